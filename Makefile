@@ -1,0 +1,59 @@
+# Everything runs in an environment of its own, made on first use and again when what it is made of changes.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH := 2.13.0
+OLDEST_TORCH := 2.6.0
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+READY := $(VENV)/.ready
+# the CPU build: from wherever pip is set up to look, else from PyTorch's own index (where macOS' builds have no suffix)
+CPU_INDEX := --index-url https://download.pytorch.org/whl/cpu
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-all test-oldest check docs figures info clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY)  ## make the environment
+
+$(READY): pyproject.toml constraints.txt Makefile
+	@echo "making the environment in $(VENV) (a minute or two)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --quiet "torch==$(TORCH)+cpu" --constraint constraints.txt 2>$(VENV)/torch.log \
+	  || $(PIP) install --quiet $(CPU_INDEX) "torch==$(TORCH)" --constraint constraints.txt \
+	  || { cat $(VENV)/torch.log; exit 1; }
+	@$(PIP) install --quiet setuptools --constraint constraints.txt
+	@$(PIP) install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+test: $(READY)  ## the test suite, some minutes
+	$(VENV)/bin/python -m pytest -n 2 -m "not slow"
+
+test-all: $(READY)  ## the test suite with what is slow
+	$(VENV)/bin/python -m pytest -n 2
+
+test-oldest:  ## the test suite with the oldest torch that is admitted (a download of gigabytes where no CPU build is found)
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet "torch==$(OLDEST_TORCH)+cpu" 2>/dev/null \
+	  || $(VENV)-oldest/bin/python -m pip install --quiet $(CPU_INDEX) --retries 0 "torch==$(OLDEST_TORCH)" \
+	  || $(VENV)-oldest/bin/python -m pip install --quiet "torch==$(OLDEST_TORCH)"
+	$(VENV)-oldest/bin/python -m pip install --quiet '.[test]'
+	$(VENV)-oldest/bin/python -m pytest -n 2 -m "not slow" tests
+
+check: $(READY)  ## linter, formatter, type checker, documentation
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+	$(MAKE) docs
+
+docs: $(READY)  ## the documentation, into site/
+	$(VENV)/bin/mkdocs build --strict --quiet
+
+figures: $(READY)  ## draw the pictures of the documentation anew
+	$(VENV)/bin/python docs/figures/partitions.py
+
+info: $(READY)  ## versions, and which backend is at work
+	@$(VENV)/bin/python -m bgn
+
+clean:  ## remove the environments and everything that is built
+	rm -rf .venv .venv-oldest build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,54 @@
+"""What is installed, and which backend is at work."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+import torch
+
+from bgn import backends
+from bgn._version import __version__
+
+
+@dataclass(frozen=True)
+class Info:
+    """What :func:`info` found; prints as a table."""
+
+    version: str
+    torch: str
+    python: str
+    platform: str
+    backends: tuple[str, ...]
+    backend: str
+    reason: str
+
+    def __str__(self) -> str:
+        rows = {
+            "bgn": self.version,
+            "torch": self.torch,
+            "python": self.python,
+            "platform": self.platform,
+            "backends": ", ".join(self.backends),
+            "chosen": f"{self.backend} ({self.reason})",
+        }
+        return "\n".join(f"{name:<9} {value}" for name, value in rows.items())
+
+    __repr__ = __str__
+
+
+def info() -> Info:
+    """Versions, the backends available, which one is chosen and why.
+
+    >>> info().backend in info().backends
+    True
+    """
+    return Info(
+        version=__version__,
+        torch=torch.__version__,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        backends=tuple(backends.AVAILABLE),
+        backend=backends.choice.name,
+        reason=backends.choice.reason,
+    )

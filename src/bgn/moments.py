@@ -1,0 +1,52 @@
+"""Count, mean and centred sum of squares, and how two sets of them become one.
+
+Never E[x^2] - E[x]^2: that loses every digit when the mean is large beside the standard deviation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Moments(NamedTuple):
+    """What is known of some elements: how many, their mean, and M2 = sum((x - mean)^2)."""
+
+    count: Tensor
+    mean: Tensor
+    M2: Tensor
+
+    @property
+    def var(self) -> Tensor:
+        """The biased variance, M2 / count."""
+        return self.M2 / self.count
+
+    @property
+    def unbiased_var(self) -> Tensor:
+        """M2 / (count - 1); NaN where count is 1."""
+        return self.M2 / (self.count - 1)
+
+    def merge(self, other: Moments) -> Moments:
+        """The moments of both sets together (Chan, Golub and LeVeque 1979). Either count may be zero, not both.
+
+        >>> a, b = moments(torch.tensor([1.0, 2.0]), dim=(0,)), moments(torch.tensor([6.0]), dim=(0,))
+        >>> a.merge(b).mean, a.merge(b).var == torch.tensor([1.0, 2.0, 6.0]).var(correction=0)
+        (tensor(3.), tensor(True))
+        """
+        count = self.count + other.count
+        delta = other.mean - self.mean
+        share = other.count / count
+        mean = torch.lerp(self.mean, other.mean, share)  # exact at both ends
+        return Moments(count, mean, self.M2 + other.M2 + delta.square() * self.count * share)
+
+
+def moments(x: Tensor, dim: tuple[int, ...]) -> Moments:
+    """The moments of x over some dimensions. ``torch.var_mean`` is Welford's algorithm, in double on the CPU."""
+    var, mean = torch.var_mean(x, dim, correction=0)
+    size = 1
+    for d in dim:
+        size *= x.shape[d]
+    count = torch.full((), size, dtype=x.dtype, device=x.device)
+    return Moments(count, mean, var * count)

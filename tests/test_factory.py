@@ -1,0 +1,83 @@
+"""Normalisers by name, and the paper's schedule."""
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import bgn
+from bgn.factory import NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_makes_a_layer_that_trains_and_pickles(name: str) -> None:
+    torch.manual_seed(0)
+    make = pickle.loads(pickle.dumps(bgn.norm_layer(name, batch_size=2)))
+    model = nn.Sequential(nn.Conv2d(3, 36, 3), make(36), nn.ReLU(), nn.Flatten(), nn.Linear(36 * 36, 2))
+    x, target = torch.randn(16, 3, 8, 8), torch.arange(16) % 2
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    losses = []
+    for _ in range(20):
+        loss = nn.functional.cross_entropy(model(x), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+    assert {n for n, _ in make(36).named_parameters()} == {"weight", "bias"}
+
+
+def test_what_each_name_means() -> None:
+    layers: dict[str, Any] = {name: bgn.norm_layer(name, batch_size=8)(64) for name in NAMES}
+    assert type(layers["bn"]) is nn.BatchNorm2d
+    assert [layers[n].num_groups for n in ("in", "ln", "gn", "gbgn", "bgn")] == [64, 1, 32, 32, 16]
+    assert layers["gbgn"].batch_blocks == 1
+    assert type(layers["pn"]) is bgn.PositionalNorm2d
+    x = torch.randn(3, 64, 5, 5)
+    torch.testing.assert_close(layers["in"](x), nn.InstanceNorm2d(64)(x))
+    torch.testing.assert_close(layers["ln"](x), nn.LayerNorm((64, 5, 5))(x))
+
+
+def test_options_reach_the_layer() -> None:
+    layer: Any = bgn.norm_layer("bgn", num_groups=4, eps=1e-3, momentum=None, affine=False)(8)
+    assert (layer.eps, layer.momentum, layer.weight) == (1e-3, None, None)
+    assert bgn.norm_layer("in", affine=False)(8).weight is None
+
+
+def test_instance_norm_of_1x1_maps_is_the_bias() -> None:
+    layer: Any = bgn.norm_layer("in")(4)
+    nn.init.normal_(layer.bias)
+    with pytest.warns(UserWarning, match="outputs the bias alone"):
+        y = layer(torch.randn(2, 4, 1, 1))
+    assert torch.equal(y, layer.bias.view(1, 4, 1, 1).expand(2, 4, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        (("batchgroup",), {}, "name='batchgroup' is not a normaliser; accepted: bn, in, ln, gn, pn, gbgn, bgn"),
+        (("BGN",), {}, "did you mean 'bgn'"),
+        (("bgn",), {}, "neither num_groups nor batch_size"),
+        (("bgn",), {"batch_size": 0}, "batch_size=0"),
+        (("bn",), {"batch_size": -1}, "batch_size=-1"),
+        (("ln",), {"num_groups": 8}, "num_groups=8 has no meaning for 'ln'"),
+        (("gn",), {"num_groups": 0}, "num_groups=0"),
+    ],
+)
+def test_refusals(args: tuple[str, ...], kwargs: dict[str, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        bgn.norm_layer(*args, **kwargs)
+
+
+def test_the_papers_schedule() -> None:
+    printed = {128: 512, 64: 256, 32: 128, 16: 64, 8: 16, 4: 2, 2: 1}
+    assert {n: bgn.paper_groups(n) for n in printed} == printed
+    between = [bgn.paper_groups(n) for n in range(1, 2000)]
+    assert between == sorted(between)
+    assert bgn.paper_groups(1) == 1
+    assert bgn.paper_groups(127) == 256
+    assert bgn.paper_groups(5000) == 512
+    with pytest.raises(TypeError, match=r"batch_size=2.0 is a float"):
+        bgn.paper_groups(2.0)  # type: ignore[arg-type]

@@ -1,0 +1,50 @@
+"""Boundaries, counts and labels of the partitions."""
+
+import math
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bgn.partition import channel_groups, num_channel_groups, slices
+
+sizes = st.integers(1, 12)
+
+
+@given(N=sizes, C=sizes, P=sizes, data=st.data())
+def test_slices_cover_every_feature_once_and_nearly_equally(N: int, C: int, P: int, data: st.DataObject) -> None:
+    G = data.draw(st.integers(1, C * P))
+    part = slices(N, C, P, G)
+    bounds = part.bounds()
+    assert bounds == [math.floor(g * part.D / G) for g in range(G + 1)]
+    lengths = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+    assert sum(lengths) == C * P
+    assert max(lengths) - min(lengths) <= 1
+    assert part.smallest_count == N * min(lengths)
+    if (C * P) % G == 0:
+        assert set(lengths) == {C * P // G}
+
+
+@given(N=sizes, C=sizes, P=sizes, data=st.data())
+def test_labels_are_the_boundaries(N: int, C: int, P: int, data: st.DataObject) -> None:
+    G = data.draw(st.integers(1, C * P))
+    B = data.draw(st.sampled_from([b for b in range(1, N + 1) if N % b == 0]))
+    part = slices(N, C, P, G, B)
+    expected = torch.empty(N, C * P, dtype=torch.long)
+    for n in range(N):
+        for g in range(G):
+            expected[n, g * C * P // G : (g + 1) * C * P // G] = n // (N // B) * G + g
+    assert torch.equal(part.labels().view(N, -1), expected)
+
+
+@given(C=st.integers(1, 200), G=st.integers(1, 200))
+def test_channel_groups_are_wide_enough(C: int, G: int) -> None:
+    part = channel_groups(1, C, 3, G)
+    widths = torch.bincount(part.labels()[0, :, 0])
+    assert len(widths) == num_channel_groups(C, G)
+    assert widths.min() >= max(C // G, 1)
+    assert widths.max() - widths.min() <= 1
+    if C % G == 0:
+        assert len(widths) == G
+    if G >= C:
+        assert len(widths) == C
