@@ -47,7 +47,7 @@ check: $(READY)  ## linter, formatter, type checker, documentation
 	$(MAKE) docs
 
 docs: $(READY)  ## the documentation, into site/
-	$(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 figures: $(READY)  ## draw the pictures of the documentation anew
 	$(VENV)/bin/python docs/figures/partitions.py

@@ -21,7 +21,12 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 
 
 def slices_of_features(
-    x: Tensor, G: int, blocks: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    x: Tensor,
+    G: int,
+    blocks: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:
     """BGN (one block) and the merged view of GN (N blocks): features floor(g*D/G) up to floor((g+1)*D/G)."""
     N, D = x.shape[0], math.prod(x.shape[1:])
@@ -36,7 +41,11 @@ def slices_of_features(
 
 
 def groups_of_channels(
-    x: Tensor, groups: list[list[int]], blocks: int, weight: Tensor | None = None, bias: Tensor | None = None,
+    x: Tensor,
+    groups: list[list[int]],
+    blocks: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
     """GBGN: explicit lists of channels, contiguous blocks of samples."""

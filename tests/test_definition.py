@@ -18,7 +18,11 @@ FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 def feature_maps(draw: st.DrawFn, min_N: int = 1, dims: tuple[int, int] = (2, 5)) -> Tensor:
     """Tensors of 2 to 5 dimensions, in any dtype, contiguous, channels_last or with gaps."""
     dim = draw(st.integers(*dims))
-    shape = [draw(st.integers(min_N, 5)), draw(st.integers(1, 9)), *(draw(st.integers(1, 5)) for _ in range(dim - 2))]
+    shape = [
+        draw(st.integers(min_N, 5)),
+        draw(st.integers(1, 9)),
+        *(draw(st.integers(1, 5)) for _ in range(dim - 2)),
+    ]
     dtype = draw(st.sampled_from(list(TOLERANCES)))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
     layout = draw(st.sampled_from(["contiguous", "channels_last", "gaps", "expanded"]))

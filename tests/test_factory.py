@@ -57,7 +57,11 @@ def test_instance_norm_of_1x1_maps_is_the_bias() -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "words"),
     [
-        (("batchgroup",), {}, "name='batchgroup' is not a normaliser; accepted: bn, in, ln, gn, pn, gbgn, bgn"),
+        (
+            ("batchgroup",),
+            {},
+            "name='batchgroup' is not a normaliser; accepted: bn, in, ln, gn, pn, gbgn, bgn",
+        ),
         (("BGN",), {}, "did you mean 'bgn'"),
         (("bgn",), {}, "neither num_groups nor batch_size"),
         (("bgn",), {"batch_size": 0}, "batch_size=0"),

@@ -12,9 +12,7 @@ from bgn import backends
 
 def run(backend: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "BGN_BACKEND": backend}
-    return subprocess.run(
-        [sys.executable, "-m", "bgn"], env=environment, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-m", "bgn"], env=environment, capture_output=True, text=True, check=False)
 
 
 def test_info_names_versions_and_the_chosen_backend() -> None:

@@ -166,7 +166,11 @@ def test_an_empty_batch_leaves_the_running_statistics_alone() -> None:
 @pytest.mark.parametrize(
     ("layer", "shape", "words"),
     [
-        (bgn.BatchGroupNorm2d(4, 2), (2, 4, 3), r"BatchGroupNorm2d got a 3D input of shape \(2, 4, 3\); expected 4D"),
+        (
+            bgn.BatchGroupNorm2d(4, 2),
+            (2, 4, 3),
+            r"BatchGroupNorm2d got a 3D input of shape \(2, 4, 3\); expected 4D",
+        ),
         (bgn.BatchGroupNorm1d(4, 2), (2, 4, 3, 3), r"expected 2D \(N, C\) or 3D \(N, C, L\)"),
         (bgn.BatchGroupNorm3d(4, 2), (2, 4, 3, 3), r"expected 5D \(N, C, D, H, W\)"),
         (bgn.BatchGroupNorm2d(4, 2), (2, 5, 3, 3), r"has 5 channels; expected num_features=4"),
@@ -189,7 +193,11 @@ def test_layers_refuse(layer: nn.Module, shape: tuple[int, ...], words: str) -> 
     ("make", "error", "words"),
     [
         (lambda: bgn.BatchGroupNorm2d(0, 1), ValueError, "num_features=0"),
-        (lambda: bgn.BatchGroupNorm2d(4, "paper"), TypeError, "num_groups='paper' is a str; expected a positive int"),
+        (
+            lambda: bgn.BatchGroupNorm2d(4, "paper"),
+            TypeError,
+            "num_groups='paper' is a str; expected a positive int",
+        ),
         (lambda: bgn.BatchGroupNorm2d(4, 1, momentum=-1.0), ValueError, "momentum=-1.0"),
         (lambda: bgn.BatchGroupNorm2d(4, 1, momentum="0.1"), TypeError, "momentum='0.1'"),
         (lambda: bgn.BatchGroupNorm2d(4, 1, eps=float("nan")), ValueError, "eps=nan"),

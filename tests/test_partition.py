@@ -1,6 +1,7 @@
 """Boundaries, counts and labels of the partitions."""
 
 import math
+from itertools import pairwise
 
 import torch
 from hypothesis import given
@@ -17,7 +18,7 @@ def test_slices_cover_every_feature_once_and_nearly_equally(N: int, C: int, P: i
     part = slices(N, C, P, G)
     bounds = part.bounds()
     assert bounds == [math.floor(g * part.D / G) for g in range(G + 1)]
-    lengths = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+    lengths = [b - a for a, b in pairwise(bounds)]
     assert sum(lengths) == C * P
     assert max(lengths) - min(lengths) <= 1
     assert part.smallest_count == N * min(lengths)

@@ -51,9 +51,7 @@ def vector(name: str, value: Tensor | None, size: int, per: str) -> None:
 def channels(input: Tensor, name: str, expected: int) -> None:
     """Refuse an input whose channels are not those of the layer."""
     if input.shape[1] != expected:
-        raise ValueError(
-            f"input of shape {tuple(input.shape)} has {input.shape[1]} channels; expected {name}={expected}"
-        )
+        raise ValueError(f"input of shape {tuple(input.shape)} has {input.shape[1]} channels; expected {name}={expected}")
 
 
 def groups_fit(input: Tensor, num_groups: int) -> None:

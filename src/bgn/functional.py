@@ -1,7 +1,7 @@
 """The normalisers as functions: check the arguments, call the backend, keep the running statistics.
 
-    mu_g, var_g = mean and biased variance over the N samples and the S features of group g
-    y = (x - mu_g) / sqrt(var_g + eps) * weight[c] + bias[c]
+mu_g, var_g = mean and biased variance over the N samples and the S features of group g
+y = (x - mu_g) / sqrt(var_g + eps) * weight[c] + bias[c]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bgn import checks
-from bgn.backends import backend
+from bgn.backends import backend, reference
 from bgn.moments import Moments
 from bgn.partition import Partition, channel_groups, slices
 
@@ -75,7 +75,11 @@ def general_batch_group_norm(
 
 
 def group_norm(
-    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
 ) -> Tensor:
     """Group normalisation for any number of groups up to C*H*W: statistics per sample and slice of the features.
 
@@ -99,9 +103,7 @@ def group_norm(
     return backend.train(input, part, weight, bias, eps)[0]
 
 
-def positional_norm(
-    input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
+def positional_norm(input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Positional normalisation: one mean and biased variance per sample and position, across the channels.
 
     >>> y = positional_norm(torch.randn(2, 8, 4, 4))
@@ -183,12 +185,11 @@ def _update(running_mean: Tensor, running_var: Tensor, stats: Moments, momentum:
 
 def _affine(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """What remains for a tensor without elements: nothing to normalise, and gradients of zero for everything."""
-    channels = (-1,) + (1,) * (input.dim() - 2)
     output = input.clone()
     if weight is not None:
-        output = output * weight.view(channels)
+        output = output * reference.per_channel(weight, input)
     if bias is not None:
-        output = output + bias.view(channels)
+        output = output + reference.per_channel(bias, input)
     return output.to(input.dtype)
 
 

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from bgn import checks
 from bgn import functional as F
+from bgn._fx import leaf as fx_leaf
 from bgn.partition import num_channel_groups
 
 __all__ = [
@@ -66,6 +67,7 @@ class _BatchWideNorm(_NormBase):
         """Entries of running_mean and running_var."""
         return self.num_groups
 
+    @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
         checks.dims(input, self.accepted_dims, type(self).__name__)
         checks.feature_map(input)
@@ -109,9 +111,7 @@ class _BatchWideNorm(_NormBase):
             f" affine={self.affine}, track_running_stats={self.track_running_stats}"
         )
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         saved = state_dict.get(prefix + "running_mean")
         if saved is not None and self.running_mean is not None and saved.shape != self.running_mean.shape:
@@ -249,6 +249,7 @@ class GroupNorm(nn.GroupNorm):
         super().__init__(1, num_channels, eps, affine, device, dtype)  # 1 divides everything
         self.num_groups = num_groups
 
+    @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
         checks.feature_map(input)
         checks.channels(input, "num_channels", self.num_channels)
@@ -268,6 +269,9 @@ class PositionalNorm2d(nn.Module):
     >>> PositionalNorm2d(64)(torch.randn(2, 64, 7, 7)).shape
     torch.Size([2, 64, 7, 7])
     """
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
 
     def __init__(
         self,
@@ -290,10 +294,11 @@ class PositionalNorm2d(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        if self.affine:
+        if self.weight is not None and self.bias is not None:
             nn.init.ones_(self.weight)
             nn.init.zeros_(self.bias)
 
+    @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
         checks.dims(input, (4,), type(self).__name__)
         checks.feature_map(input)

@@ -5,13 +5,14 @@ Never E[x^2] - E[x]^2: that loses every digit when the mean is large beside the 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-class Moments(NamedTuple):
+@dataclass(frozen=True)
+class Moments:
     """What is known of some elements: how many, their mean, and M2 = sum((x - mean)^2)."""
 
     count: Tensor

@@ -22,13 +22,14 @@ meaning when H x W differs between training and test.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-class Partition(NamedTuple):
+@dataclass(frozen=True)
+class Partition:
     """A partition of an (N, C, P) feature map; P is the number of positions of a channel, H*W in two dimensions.
 
     Groups are made of *units*: whole channels where every group border is a channel border, single features otherwise.

@@ -7,13 +7,31 @@ read once, when the package is imported.
 from __future__ import annotations
 
 import os
-from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
 
 from bgn.backends import reference
+from bgn.moments import Moments
+from bgn.partition import Partition
+
+
+class Backend(Protocol):
+    """What a backend can do; :mod:`bgn.backends.reference` says what it means."""
+
+    def train(
+        self, x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> tuple[Tensor, Moments]: ...
+
+    def apply(
+        self, x: Tensor, part: Partition, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor: ...
+
+    def positional(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor: ...
+
 
 VARIABLE = "BGN_BACKEND"
-AVAILABLE: dict[str, ModuleType] = {"reference": reference}  # best first
+AVAILABLE: dict[str, Backend] = {"reference": reference}  # best first
 
 
 class Choice(NamedTuple):

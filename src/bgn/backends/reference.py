@@ -36,35 +36,49 @@ def statistics(x: Tensor, part: Partition) -> Moments:
     return of_body.merge(Moments(of_last.count * has_last, of_last.mean, of_last.M2 * has_last))
 
 
-def spread(stat: Tensor, part: Partition) -> Tensor:
-    """A (B, G) statistic laid out for broadcasting: (B, 1, C, 1) for groups of whole channels, else (B, 1, C, P)."""
+def spread(stat: Tensor, part: Partition, like: Tensor) -> Tensor:
+    """A (B, G) statistic laid out for broadcasting against ``like``, a tensor of the partition's (N, C, ...).
+
+    (B, G) -> (B, units) -> (1 or N, C, 1, ...) for groups of whole channels, else (1 or N, C, H, ...).
+    """
     B, G, U = part.B, part.G, part.units
     longest = -(-U // G)
     per_unit = stat[:, :, None].expand(B, G, longest).reshape(B, G * longest)
     if U % G:  # drop the last place of the groups that are one unit shorter
         group = part.group_of_unit(stat.device)
         per_unit = per_unit[:, group * longest + torch.arange(U, device=stat.device) - part.starts(stat.device)[group]]
-    return per_unit.reshape(B, 1, part.C, 1 if part.whole_channels else part.P)
+    if B > 1:
+        per_unit = per_unit.repeat_interleave(part.block_size, dim=0)  # (B, units) -> (N, units)
+    positions = [1] * (like.dim() - 2) if part.whole_channels else like.shape[2:]
+    return per_unit.reshape(-1, part.C, *positions)
+
+
+def per_channel(vector: Tensor, like: Tensor) -> Tensor:
+    """A (C,) parameter laid out for broadcasting: (C, 1, ...)."""
+    return vector.reshape(-1, *[1] * (like.dim() - 2))
 
 
 def apply(
-    x: Tensor, part: Partition, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor,
+    part: Partition,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
 ) -> Tensor:
     """Normalise with given (B, G) statistics, then scale and shift per channel."""
-    blocks = x.reshape(part.B, part.block_size, part.C, part.P)
-    scale = torch.rsqrt(spread(var, part) + eps)
+    scale = torch.rsqrt(spread(var, part, x) + eps)
     if weight is not None:
-        scale = scale * weight[:, None]
-    # elementwise in x's own layout, so that channels_last in is channels_last out
-    y = (blocks - spread(mean, part)) * scale
+        scale = scale * per_channel(weight, x)
+    # elementwise in x's own shape and layout: channels_last in is channels_last out, and no view is returned
+    y = (x - spread(mean, part, x)) * scale
     if bias is not None:
-        y = y + bias[:, None]
-    return y.to(x.dtype).reshape(x.shape)
+        y = y + per_channel(bias, x)
+    return y.to(x.dtype)
 
 
-def train(
-    x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> tuple[Tensor, Moments]:
+def train(x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Moments]:
     """Normalise with the statistics of x itself; also returns them."""
     stats = statistics(x, part)
     return apply(x, part, stats.mean, stats.var, weight, bias, eps), stats
@@ -72,11 +86,11 @@ def train(
 
 def positional(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """PN: one mean and one biased variance per sample and position, across the C channels."""
-    rows = x.to(torch.promote_types(x.dtype, torch.float32)).reshape(x.shape[0], x.shape[1], -1)  # (N, C, P)
-    var, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)  # (N, 1, P)
-    y = (rows - mean) * torch.rsqrt(var + eps)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    var, mean = torch.var_mean(wide, 1, correction=0, keepdim=True)  # (N, 1, H, W)
+    y = (wide - mean) * torch.rsqrt(var + eps)
     if weight is not None:
-        y = y * weight[:, None]
+        y = y * per_channel(weight, x)
     if bias is not None:
-        y = y + bias[:, None]
-    return y.to(x.dtype).reshape(x.shape)
+        y = y + per_channel(bias, x)
+    return y.to(x.dtype)
