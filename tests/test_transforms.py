@@ -87,9 +87,7 @@ def test_export(name: str, training: bool) -> None:
 def test_eval_exports_with_dynamic_batch_and_size_in_plain_operations() -> None:
     layer = bgn.BatchGroupNorm2d(C, 2).eval()
     dim = torch.export.Dim
-    program = torch.export.export(
-        layer, (torch.randn(4, C, 4, 5),), dynamic_shapes=({0: dim("N"), 2: dim("H"), 3: dim("W")},)
-    )
+    program = torch.export.export(layer, (torch.randn(4, C, 4, 5),), dynamic_shapes=({0: dim("N"), 2: dim("H"), 3: dim("W")},))
     x = torch.randn(3, C, 9, 7)
     assert_close(program.module()(x), layer(x))
     assert all("bgn" not in str(node.target) for node in program.graph.nodes)

@@ -7,8 +7,12 @@
 from bgn import functional
 from bgn._info import info
 from bgn._version import __version__
+from bgn.convert import convert, regroup
+from bgn.describe import describe
 from bgn.factory import norm_layer
-from bgn.groups import paper_groups
+from bgn.fold import fold
+from bgn.freeze import freeze, unfreeze
+from bgn.groups import nearest_groups, paper_groups
 from bgn.layers import (
     BatchGroupNorm1d,
     BatchGroupNorm2d,
@@ -17,6 +21,7 @@ from bgn.layers import (
     GroupNorm,
     PositionalNorm2d,
 )
+from bgn.recalibrate import recalibrate
 
 __all__ = [
     "BatchGroupNorm1d",
@@ -26,8 +31,16 @@ __all__ = [
     "GroupNorm",
     "PositionalNorm2d",
     "__version__",
+    "convert",
+    "describe",
+    "fold",
+    "freeze",
     "functional",
     "info",
+    "nearest_groups",
     "norm_layer",
     "paper_groups",
+    "recalibrate",
+    "regroup",
+    "unfreeze",
 ]

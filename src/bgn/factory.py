@@ -13,7 +13,7 @@ from bgn import checks, layers
 from bgn.groups import paper_groups
 
 NAMES = ("bn", "in", "ln", "gn", "pn", "gbgn", "bgn")
-_PAPER_CHANNEL_GROUPS = 32  # of GN and GBGN
+PAPER_CHANNEL_GROUPS = 32  # of GN and GBGN
 
 
 def norm_layer(
@@ -42,10 +42,7 @@ def norm_layer(
     >>> norm_layer("gn")(36)
     GroupNorm(32, 36, eps=1e-05, affine=True...)
     """
-    if name not in NAMES:
-        near = difflib.get_close_matches(str(name).lower(), NAMES, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"name={name!r} is not a normaliser; accepted: {', '.join(NAMES)}{hint}")
+    check_name("name", name)
     if batch_size is not None:
         checks.positive_int("batch_size", batch_size)
     if num_groups is not None:
@@ -56,7 +53,7 @@ def norm_layer(
         if batch_size is None:
             raise ValueError("norm_layer('bgn') got neither num_groups nor batch_size; expected one of them")
         num_groups = paper_groups(batch_size)
-    groups = num_groups or _PAPER_CHANNEL_GROUPS
+    groups = num_groups or PAPER_CHANNEL_GROUPS
     constructors: dict[str, Callable[..., nn.Module]] = {
         "bn": partial(nn.BatchNorm2d, **options),
         "in": partial(_instance_norm, **options),
@@ -67,6 +64,14 @@ def norm_layer(
         "bgn": partial(layers.BatchGroupNorm2d, num_groups=groups, **options),
     }
     return constructors[name]
+
+
+def check_name(argument: str, name: str) -> None:
+    """Refuse what is none of the seven names, with a suggestion."""
+    if name not in NAMES:
+        near = difflib.get_close_matches(str(name).lower(), NAMES, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{argument}={name!r} is not a normaliser; accepted: {', '.join(NAMES)}{hint}")
 
 
 def _instance_norm(num_features: int, **options: Any) -> layers.GroupNorm:

@@ -1,8 +1,15 @@
-"""How many groups: the paper's schedule from batch size to G."""
+"""How many groups: the paper's schedule from batch size to G, and what fits a layer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
 from bgn import checks
+
+Groups = int | str | Callable[[Any], int | None] | None
 
 # images per worker -> G, for ResNet-50 on ImageNet; the ends were searched for, the values between interpolated
 PAPER_SCHEDULE = {2: 1, 4: 2, 8: 16, 16: 64, 32: 128, 64: 256, 128: 512}
@@ -21,3 +28,50 @@ def paper_groups(batch_size: int) -> int:
     """
     checks.positive_int("batch_size", batch_size)
     return max((G for size, G in PAPER_SCHEDULE.items() if size <= batch_size), default=1)
+
+
+def nearest_groups(num_features: int, num_groups: int) -> int:
+    """The G nearest to num_groups, by ratio, that divides num_features or is a multiple of it.
+
+    These are the G to which a batch normalisation converts without a change of its output at test time.
+
+    >>> nearest_groups(64, 8), nearest_groups(24, 16), nearest_groups(24, 100)
+    (8, 12, 96)
+    """
+    checks.positive_int("num_features", num_features)
+    checks.positive_int("num_groups", num_groups)
+    below = num_groups // num_features * num_features
+    good = [below, below + num_features, *(d for d in range(1, num_features + 1) if num_features % d == 0)]
+    return min((G for G in good if G), key=lambda G: (max(G / num_groups, num_groups / G), G))
+
+
+def resolve(num_groups: Groups, batch_size: int | None) -> Callable[[nn.Module], int | None]:
+    """What ``num_groups=`` means for a layer: a fixed number, the paper's for the batch size, or the caller's function."""
+    if batch_size is not None:
+        checks.positive_int("batch_size", batch_size)
+    if num_groups is None and batch_size is not None:
+        num_groups = "paper"
+    if callable(num_groups):
+        return _checked(num_groups)
+    if num_groups is None:
+        raise ValueError("num_groups=None and batch_size=None; expected one of them")
+    if isinstance(num_groups, str):
+        if num_groups != "paper":
+            raise ValueError(f"num_groups={num_groups!r}; expected an int, 'paper' or a function of the layer")
+        if batch_size is None:
+            raise ValueError("num_groups='paper' needs batch_size, the images that one process normalises together")
+        fixed = paper_groups(batch_size)
+    else:
+        checks.positive_int("num_groups", num_groups)
+        fixed = num_groups
+    return lambda _: fixed
+
+
+def _checked(function: Callable[[Any], int | None]) -> Callable[[nn.Module], int | None]:
+    def call(layer: nn.Module) -> int | None:
+        result = function(layer)
+        if result is not None:
+            checks.positive_int(f"num_groups(layer) for {layer}", result)
+        return result
+
+    return call

@@ -1,0 +1,44 @@
+"""Classes made at run time from a mixin and somebody's layer class, that pickle and deepcopy can make again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+
+class Mixed:
+    """Base of the mixins; ``prefix`` begins the name of the class that is made."""
+
+    prefix: str
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        mixins, base = parts(type(self))
+        return _new, (mixins, base), self.__dict__
+
+
+_classes: dict[tuple[type[Any], type[Any]], type[nn.Module]] = {}
+
+
+def mixed(mixin: type[Mixed], cls: type[Any]) -> type[nn.Module]:
+    """The subclass of ``cls`` with ``mixin`` in front; always the same one."""
+    if (mixin, cls) not in _classes:
+        body = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+        _classes[mixin, cls] = type(mixin.prefix + cls.__name__, (mixin, cls), body)
+    return _classes[mixin, cls]
+
+
+def parts(cls: type[Any]) -> tuple[tuple[type[Mixed], ...], type[nn.Module]]:
+    """The mixins of a class, outermost first, and the class beneath them."""
+    mixins: list[type[Mixed]] = []
+    while issubclass(cls, Mixed):
+        mixin, cls = cls.__bases__
+        mixins.append(mixin)
+    return tuple(mixins), cls
+
+
+def _new(mixins: tuple[type[Mixed], ...], base: type[nn.Module]) -> nn.Module:
+    cls = base
+    for mixin in reversed(mixins):
+        cls = mixed(mixin, cls)
+    return cls.__new__(cls)

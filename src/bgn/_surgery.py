@@ -1,0 +1,45 @@
+"""Putting one module in another's place, or listening in, without anybody noticing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+from torch import Tensor, nn
+
+# hook tables; moved as objects, because a handle removes its hook from the very table it was put into
+_HOOKS = tuple(key for key in nn.Module().__dict__ if "hooks" in key)
+
+
+def inherit(new: nn.Module, old: nn.Module) -> None:
+    """Give ``new`` the hooks, the mode and the extra attributes of ``old``."""
+    for key in _HOOKS:
+        new.__dict__[key] = old.__dict__[key]
+    for key, value in old.__dict__.items():
+        if key not in new.__dict__:
+            new.__dict__[key] = value
+    new.training = old.training
+
+
+def replace(model: nn.Module, replacements: dict[nn.Module, nn.Module]) -> nn.Module:
+    """Swap modules wherever they occur, shared ones everywhere; returns the model, or what replaces it."""
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is not None and child in replacements:
+                parent._modules[name] = replacements[child]
+    return replacements.get(model, model)
+
+
+@contextlib.contextmanager
+def observed(model: nn.Module, layers: Iterable[nn.Module], see: Callable[[nn.Module, Tensor], None]) -> Iterator[None]:
+    """In eval mode, with ``see(layer, input)`` called for every input of the layers; afterwards all is as before."""
+    modes = {module: module.training for module in model.modules()}
+    hooks = [layer.register_forward_pre_hook(lambda layer, inputs: see(layer, inputs[0])) for layer in layers]
+    try:
+        model.eval()
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes.items():
+            module.training = mode

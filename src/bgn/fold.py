@@ -1,0 +1,185 @@
+"""Fold trained normalisers into the convolutions before them.
+
+At test time a normaliser with running statistics per channel is ``y[c] = a[c] * x[c] + d[c]``, with
+
+    a = weight / sqrt(var + eps)
+    d = bias - a * mean
+
+After a convolution with kernel K and bias k that is a convolution with kernel a * K and bias a * k + d.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
+
+from bgn._surgery import inherit, replace
+from bgn.kinds import Kind, identify, normalisers
+from bgn.support import is_activated
+
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED, nn.Linear)
+
+
+def fold(model: nn.Module) -> nn.Module:
+    """A copy of an eval-mode model whose normalisers are folded into the convolutions and linear layers before them.
+
+    Classes and keys of the rest stay; a folded normaliser becomes ``nn.Identity``. Exact where statistics are per channel or per
+    group of channels. Where a group is part of a channel the shift depends on the position, and the model is refused by name.
+    What follows no convolution, or has no running statistics, stays as it is, with a warning.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+    >>> fold(model)
+    Sequential(
+      (0): Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
+      (1): Identity()
+      (2): ReLU()
+    )
+    """
+    found = normalisers(model)
+    if not found:
+        raise ValueError(f"model={type(model).__name__} has no normaliser that is known here; nothing to fold")
+    training = [name for name, layer in found.items() if layer.training and _has_statistics(layer)]
+    if training:
+        raise ValueError(f"model is in training mode ({', '.join(training[:5])}); call model.eval() before folding")
+    split = [f"  {name}: {reason}" for name, layer in found.items() if (reason := _splits_channels(layer))]
+    if split:
+        raise ValueError("nothing was folded, because of\n" + "\n".join(split))
+
+    model = copy.deepcopy(model)
+    found = normalisers(model)
+    pairs = _pairs(model)
+    replacements: dict[nn.Module, nn.Module] = {}
+    for norm, linear in pairs.items():
+        _fold_into(linear, norm)
+        rest: nn.Module = nn.Sequential(norm.drop, norm.act) if is_activated(norm) else nn.Identity()  # type: ignore[arg-type]
+        inherit(rest, norm)
+        replacements[norm] = rest
+    left = [name for name, layer in found.items() if layer not in pairs]
+    if left:
+        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+        warnings.warn(
+            f"fold: not behind a convolution of their own, or without running statistics, so left: {shown}", stacklevel=2
+        )
+    return replace(model, replacements)
+
+
+def _has_statistics(layer: Any) -> bool:
+    kind = identify(layer)
+    return kind is not None and kind.batch_wide and getattr(layer, "running_mean", None) is not None
+
+
+def _splits_channels(layer: nn.Module) -> str | None:
+    kind = identify(layer)
+    if kind is None or not _has_statistics(layer) or _whole_channels(kind):
+        return None
+    C, G = kind.num_features, kind.num_groups
+    return (
+        f"num_groups={G} cuts its {C} channels, so its shift depends on the position; train with a num_groups that"
+        f" divides {C}, or bgn.regroup(model, {C}, exact=False) and bgn.recalibrate it"
+    )
+
+
+def _whole_channels(kind: Kind) -> bool:
+    part = kind.partition(kind.batch_blocks, 1)
+    return part is not None and part.whole_channels
+
+
+def _pairs(model: nn.Module) -> dict[nn.Module, nn.Module]:
+    """Normaliser -> the convolution whose only use is to feed it."""
+    occurrences: dict[nn.Module, int] = {}
+    for _, module in model.named_modules(remove_duplicate=False):
+        occurrences[module] = occurrences.get(module, 0) + 1
+    pairs = {
+        norm: linear
+        for norm, linear in _find(model)
+        if _has_statistics(norm) and _fits(linear, norm) and occurrences[norm] == occurrences[linear] == 1
+    }
+    taken = list(pairs.values())
+    return {norm: linear for norm, linear in pairs.items() if taken.count(linear) == 1}
+
+
+def _fits(linear: Any, norm: nn.Module) -> bool:
+    kind = identify(norm)
+    width = linear.out_features if isinstance(linear, nn.Linear) else linear.out_channels
+    hooked = linear._forward_hooks or norm._forward_pre_hooks or "weight" not in {**linear._parameters, **_tensors(linear)}
+    return kind is not None and kind.num_features == width and not hooked
+
+
+def _tensors(linear: Any) -> dict[str, Any]:
+    return dict(linear.parametrizations.items()) if parametrize.is_parametrized(linear) else {}
+
+
+class _Tracer(fx.Tracer):
+    """Takes every normaliser for a leaf, whoever wrote it."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return identify(m) is not None or super().is_leaf_module(m, module_qualified_name)
+
+
+def _find(module: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
+    """(normaliser, convolution) candidates: by tracing the module, else its children, else the order in a Sequential."""
+    try:
+        graph = _Tracer().trace(module)
+    except Exception:
+        found = [pair for child in module.children() for pair in _find(child)]
+        if isinstance(module, nn.Sequential):
+            children = list(module)
+            found += [(b, a) for a, b in itertools.pairwise(children) if isinstance(a, _FOLDABLE)]
+        return found
+    calls: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            calls[node.target] = calls.get(node.target, 0) + 1
+    found = []
+    for node in graph.nodes:
+        if node.op != "call_module" or calls[node.target] != 1 or not isinstance(node.args[0] if node.args else None, fx.Node):
+            continue
+        before = node.args[0]
+        if before.op == "call_module" and calls[before.target] == 1 and len(before.users) == 1:
+            linear = module.get_submodule(before.target)
+            if isinstance(linear, _FOLDABLE):
+                found.append((module.get_submodule(node.target), linear))
+    return found
+
+
+@torch.no_grad()
+def _fold_into(linear: Any, norm: Any) -> None:
+    scale, shift = _affine(norm)
+    if parametrize.is_parametrized(linear):
+        # not remove_parametrizations: it changes the class, which a deep copy shares with the original
+        values = {name: getattr(linear, name) for name in linear.parametrizations}
+        linear.__class__ = type(linear).__bases__[0]
+        del linear.parametrizations
+        for name, value in values.items():
+            setattr(linear, name, nn.Parameter(value))
+    weight = linear.weight.double()
+    if isinstance(linear, _TRANSPOSED):  # (C_in, C_out / groups, ...): the output channels of group i are at [i*C_in/groups:, :]
+        grouped = weight.reshape(linear.groups, -1, *weight.shape[1:])
+        new = (grouped * scale.reshape(linear.groups, 1, -1, *[1] * (weight.dim() - 2))).reshape(weight.shape)
+    else:
+        new = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
+    bias = shift if linear.bias is None else linear.bias.double() * scale + shift
+    like = linear.weight
+    linear.weight = nn.Parameter(new.to(like), requires_grad=like.requires_grad)
+    linear.bias = nn.Parameter(bias.to(like), requires_grad=like.requires_grad)
+
+
+def _affine(norm: Any) -> tuple[Tensor, Tensor]:
+    """a and d of every channel, in float64."""
+    kind = identify(norm)
+    assert kind is not None
+    part = kind.partition(kind.batch_blocks, 1)
+    assert part is not None
+    group = part.group_of_unit(norm.running_mean.device)
+    scale = (norm.running_var.double()[group] + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = scale * norm.weight.double()
+    shift = -scale * norm.running_mean.double()[group]
+    return scale, shift if norm.bias is None else shift + norm.bias.double()

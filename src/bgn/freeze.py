@@ -1,0 +1,66 @@
+"""Normalisers that stay as they are, statistics and affine, whatever ``.train()`` says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from bgn._mixin import Mixed, mixed
+from bgn.kinds import normalisers
+
+
+class Frozen(Mixed):
+    """Mixed into a normaliser's class: it stays in eval mode."""
+
+    prefix = "Frozen"
+
+    def train(self, mode: bool = True) -> Any:  # noqa: ARG002
+        return super().train(False)  # type: ignore[misc]
+
+
+def freeze(model: nn.Module) -> nn.Module:
+    """Fix every normaliser of the model: running statistics, weight and bias. Survives ``.train()``; keys stay.
+
+    Per-sample normalisers (IN, LN, GN, PN) have no running statistics: their weight and bias are fixed. A detector's
+    FrozenBatchNorm is left as it is. Returns the model; :func:`unfreeze` undoes it.
+
+    >>> model = freeze(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
+    >>> model.train()[1]
+    FrozenBatchNorm2d(8, ...)
+    >>> model[1].training, model[1].weight.requires_grad
+    (False, False)
+    """
+    for layer in _some_normalisers(model).values():
+        freeze_layer(layer)
+    return model
+
+
+def unfreeze(model: nn.Module) -> nn.Module:
+    """Undo :func:`freeze`: every normaliser trains again as it did before."""
+    for layer in _some_normalisers(model).values():
+        if isinstance(layer, Frozen):
+            layer.__class__ = type(layer).__bases__[1]
+            for name, flag in layer.__dict__.pop("_requires_grad_before").items():
+                getattr(layer, name).requires_grad_(flag)
+            layer.train(model.training if layer is not model else True)
+    return model
+
+
+def freeze_layer(layer: nn.Module) -> None:
+    """Fix one normaliser in place."""
+    if isinstance(layer, Frozen):
+        return
+    own = dict(layer.named_parameters(recurse=False))
+    layer.__dict__["_requires_grad_before"] = {name: parameter.requires_grad for name, parameter in own.items()}
+    layer.__class__ = mixed(Frozen, type(layer))
+    for parameter in own.values():
+        parameter.requires_grad_(False)
+    layer.eval()
+
+
+def _some_normalisers(model: nn.Module) -> dict[str, nn.Module]:
+    found = normalisers(model)
+    if not found:
+        raise ValueError(f"model={type(model).__name__} has no normaliser that is known here")
+    return found

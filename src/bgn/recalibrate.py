@@ -1,0 +1,154 @@
+"""Exact running statistics from a pass over data, in place of the exponential average of noisy ones."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bgn import checks
+from bgn._surgery import observed
+from bgn.backends import reference
+from bgn.freeze import Frozen
+from bgn.kinds import Kind, identify, is_frozen_batch_norm, normalisers
+from bgn.moments import Moments
+from bgn.partition import channel_groups, slices
+
+
+@torch.no_grad()
+def recalibrate(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    max_batches: int | None = None,
+    device: torch.device | str | None = None,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
+    progress: bool | None = None,
+) -> nn.Module:
+    """Set the running statistics of every BN, GBGN and BGN layer to those of the data; returns the model.
+
+    Every batch is normalised with its own statistics, as in training; what each layer sees is merged over the whole loader as
+    (count, mean, M2), so that the result does not depend on the order, and a smaller last batch counts for less. Dropout and the
+    like are off. Frozen layers are left alone. If the pass is interrupted, the old statistics stay.
+
+    Args:
+        model: in any mode; the mode is restored.
+        loader: batches as in training (the batch size matters). A batch that is a tuple or list stands for its first item.
+        max_batches: stop after so many.
+        device: where to move tensors; by default where the model's parameters are.
+        forward: ``forward(model, batch)``, for batches that are not simply the model's input.
+        progress: show batches done and time left on stderr; by default if that is a terminal.
+
+    >>> model = nn.Sequential(nn.BatchNorm2d(1))
+    >>> model = recalibrate(model, [torch.full((2, 1, 1, 1), value) for value in (1.0, 4.0)])
+    >>> model[0].running_mean, model[0].running_var
+    (tensor([2.5000]), tensor([3.]))
+    """
+    if max_batches is not None:
+        checks.positive_int("max_batches", max_batches)
+    found = {name: layer for name, layer in normalisers(model).items() if _tracks(layer)}
+    if not found:
+        raise ValueError(f"model={type(model).__name__} has no normaliser with running statistics that is not frozen")
+    if device is None:
+        device = next((p.device for p in model.parameters()), None)
+
+    seen: dict[nn.Module, Moments] = {}
+    batches = 0
+    with observed(model, found.values(), _merger(seen)), _on_batch_statistics(found.values()):
+        for batch in _shown(loader, max_batches, progress):
+            if forward is not None:
+                forward(model, batch)
+            else:
+                model(_input(batch, device))
+            batches += 1
+    if not batches:
+        raise ValueError("loader gave no batch; expected at least one")
+    unseen = [name for name, layer in found.items() if layer not in seen]
+    if unseen:
+        raise ValueError(f"no data reached {', '.join(unseen)}; nothing was changed")
+    for layer, moments in seen.items():
+        _store(layer, moments, batches)
+    return model
+
+
+def _tracks(layer: nn.Module) -> bool:
+    kind = identify(layer)
+    assert kind is not None
+    fixed = isinstance(layer, Frozen) or is_frozen_batch_norm(layer)
+    return kind.batch_wide and not fixed and getattr(layer, "running_mean", None) is not None
+
+
+@contextlib.contextmanager
+def _on_batch_statistics(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Normalise as in training, but without moving the running averages."""
+    chosen: list[Any] = list(layers)
+    try:
+        for layer in chosen:
+            layer.train()
+            layer.track_running_stats = False
+        yield
+    finally:
+        for layer in chosen:
+            layer.track_running_stats = True
+
+
+def _merger(seen: dict[nn.Module, Moments]) -> Callable[[nn.Module, Tensor], None]:
+    def see(layer: nn.Module, x: Tensor) -> None:
+        kind = identify(layer)
+        if kind is not None and x.numel():
+            new = _moments(x.detach(), kind)
+            seen[layer] = seen[layer].merge(new) if layer in seen else new
+
+    return see
+
+
+def _moments(x: Tensor, kind: Kind) -> Moments:
+    """Of the whole batch as one block, in float64 where the device has it."""
+    N, C = x.shape[:2]
+    cut = channel_groups if kind.name == "gbgn" else slices
+    stats = reference.statistics(x, cut(N, C, x[0, 0].numel(), kind.num_groups))
+    wide = stats.mean.dtype if x.device.type == "mps" else torch.float64
+    return Moments(stats.count.to(wide), stats.mean[0].to(wide), stats.M2[0].to(wide))
+
+
+def _store(layer: Any, moments: Moments, batches: int) -> None:
+    layer.running_mean.copy_(moments.mean)
+    layer.running_var.copy_(moments.unbiased_var)
+    if layer.num_batches_tracked is not None:
+        layer.num_batches_tracked.fill_(batches)
+
+
+def _input(batch: Any, device: torch.device | str | None) -> Any:
+    if isinstance(batch, (tuple, list)):
+        batch = batch[0]
+    if not isinstance(batch, Tensor):
+        raise TypeError(f"loader gave a {type(batch).__name__}; expected a tensor, a tuple that begins with one, or forward=")
+    return batch.to(device)
+
+
+def _shown(loader: Iterable[Any], max_batches: int | None, progress: bool | None) -> Iterable[Any]:
+    """The batches, with a line on stderr that tells how far it is."""
+    show = sys.stderr.isatty() if progress is None else progress
+    try:
+        total: int | None = len(loader)  # type: ignore[arg-type]
+    except TypeError:
+        total = None
+    if max_batches is not None:
+        total = max_batches if total is None else min(total, max_batches)
+    begin = time.monotonic()
+    for done, batch in enumerate(loader):
+        if done == max_batches:
+            break
+        yield batch
+        if show:
+            left = (
+                "" if total is None else f" of {total}, {(time.monotonic() - begin) / (done + 1) * (total - done - 1):.0f} s left"
+            )
+            print(f"\rrecalibrate: {done + 1}{left}   ", end="", file=sys.stderr, flush=True)
+    if show:
+        print(file=sys.stderr)

@@ -1,0 +1,84 @@
+"""Which layers of other people's making a conversion can take, and why it refuses the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils import parametrize
+
+from bgn import layers
+from bgn._fx import leaf
+from bgn._mixin import Mixed, mixed
+from bgn.kinds import is_frozen_batch_norm
+
+# a class whose forward is one of these normalises and does nothing else
+_PLAIN_FORWARDS = {
+    _BatchNorm.forward,
+    nn.SyncBatchNorm.forward,
+    nn.GroupNorm.forward,
+    _InstanceNorm.forward,
+    layers.BatchGroupNorm2d.forward,
+    layers.GroupNorm.forward,
+    layers.PositionalNorm2d.forward,
+}
+_QUANTISED = ("torch.ao.", "torch.nn.quantized", "torch.nn.intrinsic", "torchao.")
+
+
+class Activated(Mixed):
+    """Mixed into a normaliser's class: dropout and activation follow. What timm's BatchNormAct2d becomes."""
+
+    prefix = "Activated"
+
+    @leaf
+    def forward(self: Any, input: Tensor) -> Tensor:
+        output: Tensor = self.act(self.drop(super().forward(input)))  # type: ignore[misc]
+        return output
+
+
+def is_activated(layer: nn.Module) -> bool:
+    """Whether a normaliser holds its activation: ours, or timm's BatchNormAct2d."""
+    timms = any(c.__name__ == "BatchNormAct2d" and c.__module__.startswith("timm.") for c in type(layer).__mro__)
+    return isinstance(layer, Activated) or timms
+
+
+def activate(norm: nn.Module, old: nn.Module) -> None:
+    """Give ``norm`` the dropout and the activation of ``old``."""
+    norm.__class__ = mixed(Activated, type(norm))
+    for name in ("drop", "act"):
+        norm.add_module(name, getattr(old, name))
+
+
+def refusal(model: nn.Module, name: str, layer: nn.Module) -> str | None:
+    """Why this normaliser cannot be replaced, or None."""
+    if isinstance(layer, _LazyNormBase) and layer.has_uninitialized_params():
+        return "it is lazy; run a batch through the model first"
+    if isinstance(layer, torch.jit.ScriptModule):
+        return "it is a ScriptModule; convert the model before scripting it"
+    for owner in (layer, *_ancestors(model, name)):
+        if type(owner).__module__.startswith(_QUANTISED):
+            return f"it is part of the quantised or fused {type(owner).__name__}; convert before preparing for quantisation"
+    if type(layer).forward not in _PLAIN_FORWARDS and not is_frozen_batch_norm(layer) and not is_activated(layer):
+        return f"its class {type(layer).__module__}.{type(layer).__qualname__} has a forward of its own, which would be lost"
+    if parametrize.is_parametrized(layer):
+        chains: Any = layer.parametrizations
+        for tensor in chains:
+            for step in chains[tensor]:
+                if not hasattr(step, "right_inverse"):
+                    return f"the parametrization {type(step).__name__} of its {tensor} has no right_inverse"
+    return None
+
+
+def _ancestors(model: nn.Module, name: str) -> list[nn.Module]:
+    parts = name.split(".")[:-1]
+    return [model, *(model.get_submodule(".".join(parts[: i + 1])) for i in range(len(parts)))] if name else []
+
+
+def model_spatial(model: nn.Module) -> int:
+    """1, 2 or 3 from the model's convolutions, for normalisers that do not say themselves; 2 where it is open."""
+    kinds = {1: (nn.Conv1d, nn.ConvTranspose1d), 2: (nn.Conv2d, nn.ConvTranspose2d), 3: (nn.Conv3d, nn.ConvTranspose3d)}
+    present = [n for n, types in kinds.items() if any(isinstance(m, types) for m in model.modules())]
+    return present[0] if len(present) == 1 else 2

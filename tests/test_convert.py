@@ -1,0 +1,438 @@
+"""Conversion: the same output in eval mode, and nothing lost on the way."""
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+import bgn
+from tests.tolerance import assert_close
+
+
+class Residual(nn.Module):
+    """Convolutions and normalisers of several widths, a shared one, and a path around."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+        self.conv1 = nn.Conv2d(16, 16, 3, padding=1)
+        self.conv2 = nn.Conv2d(16, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.again = self.norm
+        self.wide = nn.Conv2d(16, 24, 1)
+        self.norm_wide = nn.BatchNorm2d(24)
+        self.head = nn.Linear(24, 12)
+        self.norm_head = nn.BatchNorm1d(12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = torch.relu(x + self.again(self.conv2(torch.relu(self.norm(self.conv1(x))))))
+        x = torch.relu(self.norm_wide(self.wide(x))).mean((2, 3))
+        return self.norm_head(self.head(x))
+
+
+def trained(model: nn.Module, size: tuple[int, ...] = (3, 9, 9), dtype: torch.dtype = torch.float64) -> Any:
+    """Statistics and affine away from their initial values."""
+    torch.manual_seed(0)
+    model = model.to(dtype).train()
+    for _ in range(5):
+        model(torch.randn(8, *size, dtype=dtype) * 2 + 1)
+    with torch.no_grad():
+        for layer in bgn.kinds.normalisers(model).values():
+            for parameter in layer.parameters(recurse=False):
+                parameter.add_(torch.randn_like(parameter))
+    return model.eval()
+
+
+x = torch.randn(4, 3, 9, 9, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("G", [1, 2, 4, 8, "C", "2C", "3C"])
+def test_eval_output_stays(G: Any) -> None:
+    model = trained(Residual())
+    before = model(x)
+    count = sum(p.numel() for p in model.parameters())
+    groups = G if isinstance(G, int) else lambda layer: layer.num_features * (1 if G == "C" else int(G[0]))
+    groups_fit = groups if not isinstance(groups, int) else lambda layer: bgn.nearest_groups(layer.num_features, groups)
+    assert bgn.convert(model, num_groups=lambda m: None if m is model.norm_head and G in ("2C", "3C") else groups_fit(m)) is model
+    assert isinstance(model.norm, bgn.BatchGroupNorm2d)
+    assert model.norm is model.again
+    assert_close(model(x), before)
+    assert sum(p.numel() for p in model.parameters()) == count
+
+
+@pytest.mark.parametrize(("cls", "shape"), [(nn.BatchNorm1d, (8,)), (nn.BatchNorm1d, (8, 5)), (nn.BatchNorm3d, (8, 2, 3, 3))])
+def test_one_and_three_dimensions(cls: Any, shape: tuple[int, ...]) -> None:
+    model = trained(nn.Sequential(cls(8)), shape)
+    batch = torch.randn(3, *shape, dtype=torch.float64)
+    before = model(batch)
+    bgn.convert(model, num_groups=2)
+    assert type(model[0]).__name__ == cls.__name__.replace("BatchNorm", "BatchGroupNorm")
+    assert_close(model(batch), before)
+
+
+def test_the_model_itself_may_be_a_normaliser() -> None:
+    norm = trained(nn.BatchNorm2d(3))
+    before = norm(x)
+    new = bgn.convert(norm, num_groups=1)
+    assert isinstance(new, bgn.BatchGroupNorm2d)
+    assert_close(new(x), before)
+
+
+@pytest.mark.parametrize("dead", [0.0, 1e-3, 1.0])
+def test_float32_error_is_bounded_by_the_distance_of_the_means(dead: float) -> None:
+    """|error| <= a few eps * |w| * (sigma_g + |mu_g - mu_c|) / sigma_c * |x - mu_g| / sigma_g."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(8).eval()
+    norm.running_mean = torch.linspace(-30, 50, 8)
+    norm.running_var = torch.cat([torch.full((2,), dead), torch.ones(6)])
+    batch = norm.running_mean.view(1, 8, 1, 1) + torch.randn(4, 8, 5, 5)
+    exact = copy.deepcopy(norm).double()(batch.double())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        new: Any = bgn.convert(norm, num_groups=2)
+    sigma_c = (torch.cat([torch.full((2,), dead), torch.ones(6)]) + 1e-5).sqrt().repeat_interleave(1).view(1, 8, 1, 1)
+    mean_g = new.running_mean.repeat_interleave(4).view(1, 8, 1, 1)
+    sigma_g = (new.running_var + 1e-5).sqrt().repeat_interleave(4).view(1, 8, 1, 1)
+    mean_c = torch.linspace(-30, 50, 8).view(1, 8, 1, 1)
+    growth = (sigma_g + (mean_g - mean_c).abs()) / sigma_c * (1 + (batch - mean_g).abs() / sigma_g)
+    error = (new(batch).double() - exact).abs()
+    assert (error <= 4 * torch.finfo(torch.float32).eps * growth).all()
+    if dead == 0:  # next to no variance: the weight is large, and so is what rounding leaves
+        assert new.weight[:2].min() > 1000
+        assert growth.max() > 5000
+
+
+def test_a_dead_channel_is_said() -> None:
+    norm = nn.BatchNorm2d(4).eval()
+    norm.running_var = torch.tensor([0.0, 4.0, 4.0, 4.0])
+    with pytest.warns(UserWarning, match=r"next to no variance .*: 0 \(x\d{3}\)"):
+        bgn.convert(nn.Sequential(norm), num_groups=1)
+
+
+def test_other_groups_are_refused_with_the_nearest_and_nothing_changes() -> None:
+    model = trained(Residual())
+    state = copy.deepcopy(model.state_dict())
+    with pytest.raises(
+        ValueError, match=r"norm_wide \(BatchNorm2d\): num_groups=16 neither divides its 24 channels .* is 12"
+    ) as error:
+        bgn.convert(model, num_groups=16)
+    assert "norm_head" in str(error.value)
+    assert "stem" not in str(error.value)
+    assert type(model.norm) is nn.BatchNorm2d
+    assert all(torch.equal(model.state_dict()[k], v) for k, v in state.items())
+
+
+def test_other_groups_are_converted_when_asked() -> None:
+    model = trained(Residual())
+    before = model(x)
+    with pytest.warns(UserWarning, match=r"changes \(exact=False\): norm_wide$"):
+        bgn.convert(model, num_groups=16, exact=False, only=nn.BatchNorm2d)
+    after = model(x)
+    assert 0 < (after - before).abs().max() < 10
+    assert torch.corrcoef(torch.stack([after.flatten(), before.flatten()]))[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("norm", ["in", "ln", "gn", "pn"])
+def test_to_and_from_per_sample_normalisers(norm: str) -> None:
+    model = nn.Sequential(trained(Residual()).stem)
+    weight = model[0][1].weight.clone()
+    with pytest.warns(UserWarning, match="only weight and bias are carried over"):
+        bgn.convert(model, norm)
+    assert torch.equal(model[0][1].weight, weight)
+    assert model[0][1].eps == 1e-5
+    with pytest.warns(UserWarning, match="only weight and bias are carried over"):
+        bgn.convert(model, "bgn", batch_size=4)
+    assert isinstance(model[0][1], bgn.BatchGroupNorm2d)
+    assert torch.equal(model[0][1].weight, weight)
+
+
+def test_to_gbgn_and_back_to_batch_norm() -> None:
+    model = trained(Residual().stem)
+    before = model(x)
+    bgn.convert(model, "gbgn", num_groups=5)
+    assert model[1].running_mean.shape == (5,)
+    assert_close(model(x), before)
+    bgn.convert(model, "bn")
+    assert type(model[1]) is nn.BatchNorm2d
+    assert_close(model(x), before)
+
+
+def test_regroup_and_back() -> None:
+    model = trained(Residual())
+    bgn.convert(model, num_groups=1)
+    model = trained(model)
+    before = model(x)
+    for groups in (4, 2, lambda layer: layer.num_features):
+        bgn.regroup(model, groups)
+        assert_close(model(x), before)
+    bgn.convert(model, "bn")
+    assert type(model.norm) is nn.BatchNorm2d
+    assert type(model.norm_head) is nn.BatchNorm1d
+    assert_close(model(x), before)
+    with pytest.raises(ValueError, match="has no normaliser of type"):
+        bgn.regroup(model, 2)
+
+
+def test_regroup_refines_strips() -> None:
+    norm: Any = trained(nn.Sequential(bgn.BatchGroupNorm2d(2, 6)), (2, 12, 5))
+    batch = torch.randn(2, 2, 12, 5, dtype=torch.float64)
+    before = norm(batch)
+    bgn.regroup(norm, 12)
+    assert_close(norm(batch), before)
+    with pytest.raises(ValueError, match="its 12 groups cannot become 2 with the same output"):
+        bgn.regroup(norm, 2)
+
+
+def test_twice_is_once() -> None:
+    model = trained(Residual())
+    bgn.convert(model, num_groups=4)
+    layer, state = model.norm, copy.deepcopy(model.state_dict())
+    bgn.convert(model, num_groups=4)
+    assert model.norm is layer
+    assert all(torch.equal(model.state_dict()[k], v) for k, v in state.items())
+
+
+def test_refusals_of_arguments() -> None:
+    with pytest.raises(ValueError, match="has no normaliser that is known here; nothing to convert"):
+        bgn.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), num_groups=1)
+    model = Residual()
+    with pytest.raises(ValueError, match="num_groups=None and batch_size=None"):
+        bgn.convert(model)
+    with pytest.raises(ValueError, match="norm='BGN' is not a normaliser; .* did you mean 'bgn'"):
+        bgn.convert(model, "BGN", num_groups=1)
+    with pytest.raises(ValueError, match="num_groups='auto'"):
+        bgn.convert(model, num_groups="auto")
+    with pytest.raises(ValueError, match="num_groups='paper' needs batch_size"):
+        bgn.convert(model, num_groups="paper")
+    with pytest.raises(ValueError, match="num_groups=3 has no meaning for 'ln'"):
+        bgn.convert(model, "ln", num_groups=3)
+    with pytest.raises(TypeError, match=r"num_groups\(layer\) for BatchNorm2d.*=2.5"):
+        bgn.convert(model, num_groups=lambda _: 2.5)
+    with pytest.raises(ValueError, match="norm_head .*'pn' exists for"):
+        bgn.convert(model, "pn")
+    assert type(model.norm) is nn.BatchNorm2d
+
+
+def test_paper_groups_from_the_batch_size() -> None:
+    assert bgn.convert(nn.Sequential(nn.BatchNorm2d(64)), batch_size=8)[0].num_groups == 16
+    assert bgn.convert(nn.Sequential(nn.BatchNorm2d(64)), batch_size=2, num_groups="paper")[0].num_groups == 1
+
+
+def test_what_is_attached_survives() -> None:
+    model: Any = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, eps=1e-3, momentum=0.05), nn.ReLU()).bfloat16()
+    old = model[1]
+    old.bias.requires_grad_(False)
+    old.note = "mine"
+    calls: list[str] = []
+    handle = old.register_forward_hook(lambda *_: calls.append("hook"))
+    model.eval()
+    bgn.convert(model, num_groups=2)
+    new = model[1]
+    assert new is not old
+    assert (new.weight.dtype, new.running_mean.dtype) == (torch.bfloat16, torch.bfloat16)
+    assert (new.weight.requires_grad, new.bias.requires_grad) == (True, False)
+    assert (new.eps, new.momentum, new.note, new.training) == (1e-3, 0.05, "mine", False)
+    model(torch.randn(2, 3, 5, 5).bfloat16())
+    assert calls == ["hook"]
+    handle.remove()
+    model(torch.randn(2, 3, 5, 5).bfloat16())
+    assert calls == ["hook"]
+    meta = bgn.convert(nn.Sequential(nn.BatchNorm2d(8)), num_groups=2, momentum=None, eps=1e-2)
+    assert (meta[0].momentum, meta[0].eps) == (None, 1e-2)
+
+
+def test_another_eps_keeps_the_output() -> None:
+    model = trained(Residual().stem)
+    before = model(x)
+    assert_close(bgn.convert(model, num_groups=4, eps=1e-2)(x), before)
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+    def right_inverse(self, value: Tensor) -> Tensor:
+        return value / 2
+
+
+class OneWay(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+def test_parametrizations_survive_or_are_refused() -> None:
+    model = trained(Residual().stem)
+    parametrize.register_parametrization(model[1], "weight", Doubled())
+    original = model[1].parametrizations.weight.original
+    before = model(x)
+    bgn.convert(model, num_groups=4)
+    assert model[1].parametrizations.weight.original is original
+    assert_close(model(x), before)
+    model = trained(Residual().stem)
+    parametrize.register_parametrization(model[1], "weight", OneWay())
+    with pytest.raises(ValueError, match="the parametrization OneWay of its weight has no right_inverse"):
+        bgn.convert(model, num_groups=4)
+
+
+class Custom(nn.BatchNorm2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).relu()
+
+
+class Renamed(nn.BatchNorm2d):
+    """Only other defaults."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, momentum=0.01)
+
+
+def test_subclasses_are_handled_or_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"1 \(Custom\): its class tests.test_convert.Custom has a forward of its own"):
+        bgn.convert(nn.Sequential(nn.Conv2d(3, 4, 3), Custom(4)), num_groups=2)
+    renamed = bgn.convert(nn.Sequential(Renamed(4)), num_groups=2)
+    assert renamed[0].momentum == 0.01
+    with pytest.raises(ValueError, match="it is lazy; run a batch"):
+        bgn.convert(nn.Sequential(nn.LazyBatchNorm2d()), num_groups=2)
+    scripted = nn.Sequential(torch.jit.script(nn.BatchNorm2d(4)))
+    with pytest.raises(ValueError, match="has no normaliser|ScriptModule"):
+        bgn.convert(scripted, num_groups=2)
+
+
+def test_quantised_modules_are_refused() -> None:
+    qat = pytest.importorskip("torch.ao.nn.intrinsic.qat")
+    import torch.ao.quantization as quantization
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fused = qat.ConvBn2d(3, 4, 3, qconfig=quantization.get_default_qat_qconfig("x86"))
+    with pytest.raises(ValueError, match=r"0.bn .*: it is part of the quantised or fused ConvBn2d"):
+        bgn.convert(nn.Sequential(fused), num_groups=2)
+
+
+def test_sync_batch_norm_is_converted_with_a_word() -> None:
+    model: Any = nn.Sequential(nn.Conv3d(3, 4, 1), nn.SyncBatchNorm(4)).eval()
+    batch = torch.randn(2, 3, 4, 4, 4)
+    before = model(batch)
+    with pytest.warns(UserWarning, match="no longer synchronised between processes: 1"):
+        bgn.convert(model, num_groups=2)
+    assert type(model[1]) is bgn.BatchGroupNorm3d
+    assert_close(model(batch), before)
+
+
+class FrozenBatchNorm2d(nn.Module):
+    """As in torchvision: everything is a buffer."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.eps = 1e-5
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, torch.rand(channels, dtype=torch.float64) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        buffers: Any = self
+        scale = buffers.weight * (buffers.running_var + self.eps).rsqrt()
+        shift = buffers.bias - buffers.running_mean * scale
+        return x * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
+
+
+def test_a_detectors_frozen_batch_norm_becomes_trainable() -> None:
+    model: Any = nn.Sequential(nn.Conv2d(3, 4, 3), FrozenBatchNorm2d(4)).double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    before = model(x)
+    bgn.convert(model, num_groups=2, optimizer=optimizer)
+    assert_close(model.eval()(x), before)
+    assert model[1].weight.requires_grad
+    trained_now = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert {id(p) for p in model.parameters()} == trained_now
+
+
+def test_without_affine() -> None:
+    model = trained(nn.Sequential(nn.BatchNorm2d(4, affine=False)), (4, 6, 6))
+    batch = torch.randn(2, 4, 6, 6, dtype=torch.float64)
+    before = model(batch)
+    with pytest.raises(ValueError, match="no weight and bias to take up the difference .* affine=True adds them"):
+        bgn.convert(model, num_groups=2)
+    assert_close(bgn.convert(copy.deepcopy(model), num_groups=8)(batch), before)
+    new = bgn.convert(model, num_groups=2, affine=True)
+    assert_close(new(batch), before)
+    assert all(p.requires_grad for p in new.parameters())
+
+
+def test_without_running_statistics() -> None:
+    model: Any = nn.Sequential(nn.BatchNorm2d(4, track_running_stats=False))
+    with pytest.warns(UserWarning, match="only weight and bias"):
+        bgn.convert(model, num_groups=2)
+    assert model[0].running_mean is None
+
+
+def test_tied_parameters_with_other_statistics_are_refused() -> None:
+    a, b = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+    b.weight = a.weight
+    with pytest.raises(ValueError, match="1: it shares a parameter with 0, but not its statistics"):
+        bgn.convert(nn.Sequential(a, b), num_groups=2)
+
+
+def test_data_parallel_is_refused() -> None:
+    class Fake(nn.parallel.DistributedDataParallel):
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+
+    with pytest.raises(TypeError, match="convert model.module first"):
+        bgn.convert(Fake(), num_groups=1)
+
+
+@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, 0.05, momentum=0.9), lambda p: torch.optim.AdamW(p, 0.01)])
+def test_the_optimizer_goes_on(make: Any) -> None:
+    torch.manual_seed(0)
+    model: Any = trained(Residual().stem)
+    optimizer = make(model.parameters())
+    target = torch.randn(4, 16, 7, 7, dtype=torch.float64)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = (model(x) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    for _ in range(3):
+        step()
+    weight = model[1].weight
+    bgn.convert(model, num_groups=2, optimizer=optimizer)
+    assert model[1].weight is weight
+    losses = [step() for _ in range(20)]
+    assert losses[-1] < losses[0]
+
+
+def test_momentum_is_that_of_the_new_parameters() -> None:
+    """In eval mode both models are the same function, so their gradients are related by the chain rule, and so is momentum."""
+    old: Any = trained(Residual().stem)
+    new: Any = copy.deepcopy(old)
+    optimizer = torch.optim.SGD(old.parameters(), 0.0, momentum=0.9)
+    bgn.convert(new, num_groups=4)
+    expected = torch.optim.SGD(new.parameters(), 0.0, momentum=0.9)
+    for _ in range(3):
+        batch = torch.randn(4, 3, 9, 9, dtype=torch.float64)
+        for net, opt in ((old, optimizer), (new, expected)):
+            opt.zero_grad()
+            net(batch).pow(3).mean().backward()
+            opt.step()
+    bgn.convert(old, num_groups=4, optimizer=optimizer)
+    for ours, theirs in ((old[1].weight, new[1].weight), (old[1].bias, new[1].bias), (old[0].weight, new[0].weight)):
+        assert_close(optimizer.state[ours]["momentum_buffer"], expected.state[theirs]["momentum_buffer"])
+
+
+def test_unknown_optimizer_state_starts_anew_with_a_word() -> None:
+    model = trained(Residual().stem)
+    optimizer = torch.optim.Rprop(model.parameters())
+    model(x).sum().backward()
+    optimizer.step()
+    with pytest.warns(UserWarning, match="is not known here; state of that layer starts anew"):
+        bgn.convert(model, num_groups=4, optimizer=optimizer)
+    assert model[1].weight not in optimizer.state
+    optimizer.step()

@@ -1,0 +1,138 @@
+"""Folding: the same output from convolutions alone."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+import bgn
+from tests.test_convert import Residual, trained, x
+from tests.tolerance import assert_close
+
+
+def norms_in(model: nn.Module) -> int:
+    return len(bgn.kinds.normalisers(model))
+
+
+@pytest.mark.parametrize("G", [1, 2, "C"])
+def test_a_residual_model_through_fx(G: Any) -> None:
+    model = trained(Residual())
+    bgn.convert(model, num_groups=G if G != "C" else lambda layer: layer.num_features)
+    before, keys = model(x), set(model.state_dict())
+    with pytest.warns(UserWarning, match="left: norm$"):  # the one that is shared between two convolutions
+        folded: Any = bgn.fold(model)
+    assert norms_in(folded) == 1
+    assert type(folded) is Residual
+    assert isinstance(folded.stem[1], nn.Identity)
+    assert_close(folded(x), before)
+    assert_close(model(x), before)
+    assert set(model.state_dict()) == keys
+
+
+@pytest.mark.parametrize(
+    ("linear", "shape"),
+    [
+        (nn.Conv1d(4, 8, 3), (4, 9)),
+        (nn.Conv2d(4, 8, 3, groups=4, bias=False), (4, 9, 9)),
+        (nn.Conv2d(8, 8, 3, groups=8, padding=1, padding_mode="reflect"), (8, 9, 9)),
+        (nn.Conv3d(4, 8, 2), (4, 3, 4, 5)),
+        (nn.ConvTranspose1d(4, 8, 3), (4, 9)),
+        (nn.ConvTranspose2d(4, 8, 3, groups=2, bias=False), (4, 5, 5)),
+        (nn.ConvTranspose2d(8, 8, 2, groups=8, stride=2), (8, 5, 5)),
+        (nn.ConvTranspose3d(4, 8, 2), (4, 3, 4, 5)),
+        (nn.Linear(5, 8), (5,)),
+    ],
+)
+@pytest.mark.parametrize("G", [1, 4, 8])
+def test_every_kind_of_convolution(linear: Any, shape: tuple[int, ...], G: int) -> None:
+    spatial = max(len(shape) - 1, 1)
+    norm = getattr(bgn, f"BatchGroupNorm{spatial}d")(8, G)
+    model = trained(nn.Sequential(linear, norm, nn.ReLU()), shape)
+    batch = torch.randn(2, *shape, dtype=torch.float64)
+    folded = bgn.fold(model)
+    assert norms_in(folded) == 0
+    assert_close(folded(batch), model(batch))
+
+
+class Untraceable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 16, 3), bgn.BatchGroupNorm2d(16, 4), nn.ReLU(), nn.Conv2d(16, 3, 3))
+        self.block = Residual()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(x)
+        if y.sum() > 1e9:  # control flow that no tracer follows
+            return y
+        return self.block(torch.nn.functional.pad(y, (2, 2, 2, 2)))
+
+
+def test_parts_of_what_cannot_be_traced() -> None:
+    model = trained(Untraceable())
+    with pytest.warns(UserWarning, match="left: block.norm$"):
+        folded = bgn.fold(model)
+    assert norms_in(folded) == 1
+    assert_close(folded(x), model(x))
+
+
+class Twice(nn.Module):
+    """A convolution whose output is used before the normaliser too must not be touched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3), bgn.BatchGroupNorm2d(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        return y + self.norm(y)
+
+
+def test_a_convolution_with_another_reader_is_left() -> None:
+    model = trained(Twice())
+    with pytest.warns(UserWarning, match="left: norm$"):
+        folded = bgn.fold(model)
+    assert_close(folded(x), model(x))
+
+
+def test_weight_norm_is_resolved_and_hooks_stay() -> None:
+    model = nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 8, 3)), bgn.BatchGroupNorm2d(8, 2))
+    model = trained(model)
+    seen: list[Tensor] = []
+    model[1].register_forward_hook(lambda _m, _i, output: seen.append(output))
+    folded = bgn.fold(model)
+    assert_close(folded(x), model(x))
+    assert_close(seen[0], seen[1])
+
+
+def test_half_a_model_keeps_its_dtype_and_gradients() -> None:
+    model = trained(nn.Sequential(nn.Conv2d(3, 8, 3), bgn.BatchGroupNorm2d(8, 2)), dtype=torch.float32).bfloat16()
+    model[0].weight.requires_grad_(False)
+    folded: Any = bgn.fold(model)
+    assert (folded[0].weight.dtype, folded[0].weight.requires_grad) == (torch.bfloat16, False)
+
+
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match=r"  1: num_groups=16 cuts its 8 channels, .* or bgn.regroup\(model, 8"):
+        bgn.fold(nn.Sequential(nn.Conv2d(3, 8, 3), bgn.BatchGroupNorm2d(8, 16)).eval())
+    with pytest.raises(ValueError, match=r"1: num_groups=3 cuts its 8 channels"):
+        bgn.fold(nn.Sequential(nn.Conv2d(3, 8, 3), bgn.BatchGroupNorm2d(8, 3)).eval())
+    with pytest.raises(ValueError, match=r"in training mode \(1\); call model.eval\(\)"):
+        bgn.fold(nn.Sequential(nn.Conv2d(3, 8, 3), bgn.BatchGroupNorm2d(8, 2)))
+    with pytest.raises(ValueError, match="nothing to fold"):
+        bgn.fold(nn.Sequential(nn.Conv2d(3, 8, 3)).eval())
+
+
+def test_per_sample_normalisers_stay() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), bgn.GroupNorm(2, 8)).double()
+    with pytest.warns(UserWarning, match="left: 1$"):
+        assert_close(bgn.fold(model)(x), model(x))
+
+
+def test_the_way_out_of_a_refusal() -> None:
+    model = trained(nn.Sequential(nn.Conv2d(3, 8, 3), bgn.BatchGroupNorm2d(8, 16)))
+    with pytest.warns(UserWarning, match="exact=False"):
+        bgn.regroup(model, 8, exact=False)
+    bgn.recalibrate(model, [x])
+    assert_close(bgn.fold(model)(x), model(x))
