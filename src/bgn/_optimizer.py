@@ -8,34 +8,40 @@ uncorrelated: v_w' = (v_w + s^2*v_b) / k^2.
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from bgn.transfer import Transfer
 
 _FIRST = ("momentum_buffer", "exp_avg")
 _SECOND = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum")
 
 
-def carry_state(optimizer: torch.optim.Optimizer, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor) -> None:
-    """Change the state of weight and bias in place; what is not understood is dropped, with a warning."""
-    of_weight, of_bias = optimizer.state.get(weight), optimizer.state.get(bias)
-    if not of_weight:
-        return
-    for key, value in list(of_weight.items()):
-        if not isinstance(value, Tensor) or value.shape != weight.shape:
-            continue
-        k, s = scale.to(value.device), shift.to(value.device)
-        partner = of_bias.get(key) if of_bias else None
-        other = partner.double() if isinstance(partner, Tensor) else torch.zeros_like(k)
-        if key in _FIRST:
-            value.copy_((value.double() - s * other) / k)
-        elif key in _SECOND:
-            value.copy_((value.double() + s.square() * other) / k.square())
-        else:
-            warnings.warn(f"convert: the optimizer's {key!r} is not known here; state of that layer starts anew", stacklevel=2)
+def carry_state(optimizer: torch.optim.Optimizer, changes: list[tuple[Any, Any, Transfer]]) -> None:
+    """Change the state of weights and biases in place; what is not understood is dropped, with a warning."""
+    unknown: set[str] = set()
+    for weight, bias, carried in changes:
+        of_weight, of_bias = optimizer.state.get(weight, {}), optimizer.state.get(bias, {})
+        tensors = {key: value for key, value in of_weight.items() if isinstance(value, Tensor) and value.shape == weight.shape}
+        strange = tensors.keys() - {*_FIRST, *_SECOND}
+        if strange:
+            unknown |= strange
             optimizer.state.pop(weight)
             optimizer.state.pop(bias, None)
-            return
+            continue
+        for key, value in tensors.items():
+            k, s = carried.scale.to(value.device), carried.shift.to(value.device)
+            partner = of_bias.get(key)
+            other = partner.double() if isinstance(partner, Tensor) else torch.zeros_like(k)
+            if key in _FIRST:
+                value.copy_((value.double() - s * other) / k)
+            else:
+                value.copy_((value.double() + s.square() * other) / k.square())
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        warnings.warn(f"convert: the optimizer's {names} is not known here; the layers' state starts anew", stacklevel=3)
 
 
 def add_parameters(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:

@@ -31,7 +31,7 @@ class _Job:
     old: Any
     kind: Kind
     target: Kind
-    options: dict[str, Any]
+    new: Any
     carried: Transfer | None
 
 
@@ -105,8 +105,9 @@ def convert(
         raise ValueError("nothing was converted, because of\n" + "\n".join(problems))
 
     _warn(jobs)
-    replacements = {job.old: _carry_out(job, optimizer) for job in jobs}
+    replacements = {job.old: _carry_out(job) for job in jobs}
     if optimizer is not None:
+        carry_state(optimizer, [(job.new.weight, job.new.bias, job.carried) for job in jobs if job.carried is not None])
         add_parameters(
             optimizer, [p for job in jobs if is_frozen_batch_norm(job.old) for p in replacements[job.old].parameters()]
         )
@@ -149,17 +150,20 @@ def _same(layer: nn.Module, kind: Kind, target: Kind, options: dict[str, Any]) -
 
 
 def _plan(name: str, layer: Any, kind: Kind, target: Kind, options: dict[str, Any]) -> _Job:
-    keep = {"eps": layer.eps}
-    if target.batch_wide:
-        keep["momentum"] = getattr(layer, "momentum", 0.1)
-        keep["track_running_stats"] = getattr(layer, "track_running_stats", True)
+    running_mean: Tensor | None = getattr(layer, "running_mean", None) if kind.batch_wide else None
     # a layer without weight and bias gets them only where asked: see _inexact
-    keep["affine"] = layer.weight is not None
+    keep = {"eps": layer.eps, "affine": layer.weight is not None}
+    for tensor in (running_mean, layer.weight):
+        if tensor is not None:
+            keep |= {"device": tensor.device, "dtype": tensor.dtype}
+    if target.batch_wide and kind.batch_wide:
+        keep["momentum"] = getattr(layer, "momentum", 0.1)
+        keep["track_running_stats"] = running_mean is not None
     options = {**keep, **options}
     carried = None
-    if kind.batch_wide and target.batch_wide and layer.running_mean is not None and options["track_running_stats"]:
-        carried = transfer(kind, target, layer.running_mean, layer.running_var, layer.eps, options["eps"])
-    return _Job(name, layer, kind, target, options, carried)
+    if running_mean is not None and target.batch_wide and options["track_running_stats"]:
+        carried = transfer(kind, target, running_mean, layer.running_var, layer.eps, options["eps"])
+    return _Job(name, layer, kind, target, _make(target, options), carried)
 
 
 def _inexact(job: _Job) -> str | None:
@@ -175,7 +179,7 @@ def _inexact(job: _Job) -> str | None:
             f" {nearest_groups(C, G)} (bgn.nearest_groups finds it for every layer, exact=False converts all the same)"
         )
     changed = not (torch.allclose(job.carried.scale, torch.ones(1).double()) and not job.carried.shift.any())
-    if changed and not job.options["affine"]:
+    if changed and job.new.weight is None:
         return "it has no weight and bias to take up the difference of the statistics; affine=True adds them"
     return None
 
@@ -216,17 +220,12 @@ def _warn(jobs: list[_Job]) -> None:
     )
 
 
-def _carry_out(job: _Job, optimizer: torch.optim.Optimizer | None) -> nn.Module:
-    old: Any = job.old
+def _carry_out(job: _Job) -> nn.Module:
+    old, new = job.old, job.new
     chains = _parametrizations(old)
-    reference = old.weight if old.weight is not None else old.running_mean
-    place = {} if reference is None else {"device": reference.device, "dtype": reference.dtype}
-    new: Any = _make(job.target, job.options, place)
     with torch.no_grad():
         if old.weight is not None and new.weight is not None:
             _carry_affine(job, old, new, chains)
-            if optimizer is not None and job.carried is not None:
-                carry_state(optimizer, new.weight, new.bias, job.carried.scale, job.carried.shift)
         elif new.weight is not None and job.carried is not None:
             new.weight.copy_(job.carried.scale)
             new.bias.copy_(job.carried.shift)
@@ -280,17 +279,17 @@ def _parametrize(new: Any, old: Any, chains: dict[str, list[nn.Module]]) -> None
             originals[name] = parameter  # again the same object
 
 
-def _make(kind: Kind, options: dict[str, Any], place: dict[str, Any]) -> nn.Module:
+def _make(kind: Kind, options: dict[str, Any]) -> nn.Module:
     C, G = kind.num_features, kind.num_groups
     batch_norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
     batch_group_norms = {1: layers.BatchGroupNorm1d, 2: layers.BatchGroupNorm2d, 3: layers.BatchGroupNorm3d}
     spatial = kind.spatial or 2
     if kind.name == "bn":
-        return batch_norms[spatial](C, **options, **place)
+        return batch_norms[spatial](C, **options)
     if kind.name == "bgn":
-        return batch_group_norms[spatial](C, G, **options, **place)
+        return batch_group_norms[spatial](C, G, **options)
     if kind.name == "gbgn":
-        return layers.GeneralBatchGroupNorm2d(C, G, **options, **place)
+        return layers.GeneralBatchGroupNorm2d(C, G, **options)
     if kind.name == "pn":
-        return layers.PositionalNorm2d(C, **options, **place)
-    return layers.GroupNorm(G, C, **options, **place)
+        return layers.PositionalNorm2d(C, **options)
+    return layers.GroupNorm(G, C, **options)
