@@ -287,7 +287,7 @@ def test_parametrizations_survive_or_are_refused() -> None:
     assert_close(model(x), before)
     model = trained(Residual().stem)
     parametrize.register_parametrization(model[1], "weight", OneWay())
-    with pytest.raises(ValueError, match="the parametrization OneWay of its weight has no right_inverse"):
+    with pytest.raises(ValueError, match="the parametrization of its weight cannot take the new values: .*right_inverse"):
         bgn.convert(model, num_groups=4)
 
 
@@ -389,6 +389,132 @@ def test_tied_parameters_with_other_statistics_are_refused() -> None:
         bgn.convert(nn.Sequential(a, b), num_groups=2)
 
 
+def test_tied_parameters_of_frozen_and_skipped_layers_are_refused() -> None:
+    a, b = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+    b.weight = a.weight
+    model = nn.Sequential(a, b)
+    with pytest.raises(ValueError, match="0: it shares a parameter with 1"):
+        bgn.convert(model, num_groups=lambda layer: 2 if layer is a else None)
+    with pytest.raises(ValueError, match="0: it shares a parameter with 1"):
+        bgn.convert(bgn.freeze(model), num_groups=2)
+
+
+def test_a_layer_held_outside_of_the_modules_is_refused() -> None:
+    model: Any = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    model.aside = [model[1]]
+    with pytest.raises(ValueError, match="1: the model also holds it in its attribute aside"):
+        bgn.convert(model, num_groups=2)
+    model = nn.Sequential(nn.BatchNorm2d(4))
+    model[0].forward = lambda x: x
+    with pytest.raises(ValueError, match="0 .*has a forward of its own"):
+        bgn.convert(model, num_groups=2)
+
+
+def test_affine_is_not_thrown_away() -> None:
+    with pytest.raises(ValueError, match="affine=False would throw its weight and bias away"):
+        bgn.convert(nn.Sequential(nn.BatchNorm2d(4)), num_groups=4, affine=False)
+
+
+def test_full_backward_hooks_survive() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    calls: list[int] = []
+    model[1].register_full_backward_hook(lambda *_: calls.append(1))
+    bgn.convert(model, num_groups=2)(torch.randn(2, 3, 5, 5)).sum().backward()
+    assert calls == [1]
+
+
+class Positive(nn.Module):
+    def forward(self, value: Tensor) -> Tensor:
+        return nn.functional.softplus(value)
+
+    def right_inverse(self, value: Tensor) -> Tensor:
+        if (value <= 0).any():
+            raise ValueError("must be positive")
+        return torch.expm1(value).log()
+
+
+class Unit(nn.Module):
+    def forward(self, value: Tensor) -> Tensor:
+        return value / value.norm()
+
+    def right_inverse(self, value: Tensor) -> Tensor:
+        return value
+
+
+@pytest.mark.parametrize(("step", "words"), [(Positive(), "must be positive"), (Unit(), "does not give the new values back")])
+def test_a_parametrization_that_cannot_follow_changes_nothing(step: nn.Module, words: str) -> None:
+    model = trained(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.BatchNorm2d(4)))
+    with torch.no_grad():
+        model[2].bias.fill_(0.1)
+        model[2].running_mean.copy_(torch.tensor([-5.0, 5.0, -5.0, 5.0]))
+    parametrize.register_parametrization(model[2], "bias", step)
+    before = model(x)
+    with pytest.raises(ValueError, match=words):
+        bgn.convert(model, num_groups=2)
+    assert torch.equal(model(x), before)
+
+
+def test_warnings_as_errors_change_nothing() -> None:
+    model = trained(Residual().stem)
+    optimizer = torch.optim.Adadelta(model.parameters())
+    model(x).sum().backward()
+    optimizer.step()
+    before = model(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="acc_delta"):
+            bgn.convert(model, num_groups=4, optimizer=optimizer)
+    assert torch.equal(model(x), before)
+
+
+class OwnTrain(nn.BatchNorm2d):
+    def train(self, mode: bool = True) -> Any:  # noqa: ARG002
+        return super().train(False)
+
+
+def test_what_would_be_lost_is_refused() -> None:
+    with pytest.raises(ValueError, match="has a train or eval of its own"):
+        bgn.convert(nn.Sequential(OwnTrain(4)), num_groups=2)
+    model = nn.Sequential(nn.BatchNorm2d(4))
+    model[0].register_buffer("extra", torch.ones(1))
+    with pytest.raises(ValueError, match="it holds extra, which a normaliser does not have"):
+        bgn.convert(model, num_groups=2)
+
+
+def test_blocks_and_names_of_groups_survive() -> None:
+    model: Any = bgn.convert(nn.Sequential(bgn.GeneralBatchGroupNorm2d(8, 4, batch_blocks=2)), "gbgn", num_groups=2)
+    assert model[0].batch_blocks == 2
+    with pytest.warns(UserWarning, match="only weight and bias"):
+        model = bgn.convert(nn.Sequential(nn.BatchNorm2d(32)), "gn")
+    layer = model[0]
+    assert bgn.convert(model, "gn")[0] is layer
+    x = torch.randn(2, 4, 5, 5)
+    model = nn.Sequential(nn.InstanceNorm2d(4, affine=True))
+    assert_close(bgn.convert(model, "in")(x), nn.InstanceNorm2d(4)(x))  # the same statistics, so no warning
+
+
+def test_every_new_parameter_reaches_the_optimizer() -> None:
+    model = trained(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    bgn.convert(model, num_groups=2, affine=True, optimizer=optimizer)
+    assert {id(p) for g in optimizer.param_groups for p in g["params"]} == {id(p) for p in model.parameters()}
+
+
+def test_momentum_of_rmsprop_is_of_steps_and_starts_anew() -> None:
+    model = trained(Residual().stem)
+    optimizer = torch.optim.RMSprop(model.parameters(), momentum=0.9)
+    model(x).sum().backward()
+    optimizer.step()
+    with pytest.warns(UserWarning, match="starts anew: momentum_buffer"):
+        bgn.convert(model, num_groups=4, optimizer=optimizer)
+
+
+def test_sync_batch_norm_behind_linear_layers_is_one_dimensional() -> None:
+    with pytest.warns(UserWarning, match="no longer synchronised"):
+        model = bgn.convert(nn.Sequential(nn.Linear(3, 4), nn.SyncBatchNorm(4)), num_groups=2)
+    assert model(torch.randn(3, 3)).shape == (3, 4)
+
+
 def test_data_parallel_is_refused() -> None:
     class Fake(nn.parallel.DistributedDataParallel):
         def __init__(self) -> None:
@@ -444,7 +570,7 @@ def test_unknown_optimizer_state_starts_anew_with_a_word() -> None:
     optimizer = torch.optim.Rprop(model.parameters())
     model(x).sum().backward()
     optimizer.step()
-    with pytest.warns(UserWarning, match="prev.* is not known here; the layers' state starts anew"):
+    with pytest.warns(UserWarning, match="not known here, so that those layers' state starts anew: prev, step_size"):
         bgn.convert(model, num_groups=4, optimizer=optimizer)
     assert model[1].weight not in optimizer.state
     optimizer.step()

@@ -64,7 +64,30 @@ def test_any_input_of_the_models_own() -> None:
     assert len(bgn.describe(Dictionary(), {"image": torch.zeros(1, 3, 8, 8)}, batch_size=2)) == 8
 
 
+def test_frames_count_as_instances() -> None:
+    class Frames(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.norm(x.flatten(0, 1))
+            return out
+
+    (row,) = bgn.describe(Frames(), (16, 3, 4, 4), batch_size=2)
+    assert row.instances == 2 * 16 * 16
+
+
+def test_what_cannot_run_is_said() -> None:
+    (row,) = bgn.describe(nn.Sequential(bgn.GeneralBatchGroupNorm2d(8, batch_blocks=4)), (8, 4, 4), batch_size=2)
+    assert row.acts_as == "error: 4 blocks of 2"
+    (row,) = bgn.describe(nn.Sequential(nn.BatchNorm2d(8, track_running_stats=False)), (8, 1, 1), batch_size=2)
+    assert row.instances == 2
+
+
 def test_refusals() -> None:
+    with pytest.raises(TypeError, match="input_size=32 is an int; expected"):
+        bgn.describe(model(), 32, 2)
     with pytest.raises(ValueError, match="batch_size=0"):
         bgn.describe(model(), (3, 8, 8), 0)
     with pytest.raises(ValueError, match="input_size=0"):

@@ -72,7 +72,7 @@ class Untraceable(nn.Module):
 def test_parts_of_what_cannot_be_traced() -> None:
     model = trained(Untraceable())
     with pytest.warns(UserWarning, match="left: block.norm$"):
-        folded = bgn.fold(model)
+        folded = bgn.fold(model, example=x)
     assert norms_in(folded) == 1
     assert_close(folded(x), model(x))
 
@@ -136,3 +136,107 @@ def test_the_way_out_of_a_refusal() -> None:
         bgn.regroup(model, 8, exact=False)
     bgn.recalibrate(model, [x])
     assert_close(bgn.fold(model)(x), model(x))
+
+
+class BatchNormRelu(nn.BatchNorm2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).relu()
+
+
+def test_a_forward_of_its_own_is_not_folded_away() -> None:
+    model = trained(nn.Sequential(nn.Conv2d(3, 8, 3), BatchNormRelu(8)))
+    with pytest.warns(UserWarning, match="with a forward of their own, so left: 1$"):
+        assert_close(bgn.fold(model)(x), model(x))
+    model = trained(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
+    model[1].forward = lambda x: x.relu()
+    with pytest.warns(UserWarning, match="left: 1$"):
+        assert_close(bgn.fold(model)(x), model(x))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.norm = nn.Linear(6, 4), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(self.norm(self.encode(x)).relu(), self.encode.weight.t())
+
+
+class Optional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+
+    def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
+        y: Tensor = self.conv(x)
+        return y if skip is None else self.norm(y) + skip
+
+
+class Standardised(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
+
+
+class ByHand(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 1e9:
+            return x
+        a = self[0](x)
+        return self[1](a) + a
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "extra"),
+    [
+        (Tied(), (6,), ()),
+        (Optional(), (3, 9, 9), (torch.randn(2, 8, 7, 7, dtype=torch.float64),)),
+        (nn.Sequential(Standardised(3, 8, 3), nn.BatchNorm2d(8), ByHand(nn.Conv2d(8, 8, 1), nn.ReLU())), (3, 9, 9), ()),
+        (ByHand(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), (3, 9, 9), ()),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:fold")
+def test_other_readers_of_a_convolution(model: nn.Module, shape: tuple[int, ...], extra: tuple[Tensor, ...]) -> None:
+    model = trained(model, shape)
+    batch = torch.randn(2, *shape, dtype=torch.float64)
+    assert_close(bgn.fold(model)(batch, *extra), model(batch, *extra))
+
+
+class Features(nn.Module):
+    """No trace shows that the convolution's output is a result of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        if x.sum() > 1e9:
+            return {}
+        y = self.block[0](x)
+        return {"conv": y, "norm": self.block[1](y)}
+
+
+def test_an_example_makes_sure() -> None:
+    model = trained(Features())
+    with pytest.warns(UserWarning, match="cannot be traced as a whole; pass example="):
+        bgn.fold(model)
+    with pytest.raises(ValueError, match="another output for the example"):
+        bgn.fold(model, example=x)
+    model = trained(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
+    assert_close(bgn.fold(model, example=x)(x), model(x))
+
+
+def test_behind_a_linear_layer_only_rows_are_folded() -> None:
+    model = trained(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), (6,))
+    folded = bgn.fold(model)
+    with pytest.raises(ValueError, match="this normaliser was folded for"):
+        folded(torch.randn(2, 5, 6, dtype=torch.float64))
+
+
+def test_hooks_see_nothing_of_the_tracing() -> None:
+    model = trained(nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), nn.ReLU()))
+    seen: list[Any] = []
+    model[0].register_forward_hook(lambda _m, _i, output: seen.append(type(output)))
+    folded = bgn.fold(model)
+    assert seen == []
+    folded(x)
+    assert seen == [Tensor]

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 import bgn
+from tests.test_convert import Doubled, FrozenBatchNorm2d
 from tests.tolerance import assert_close
 
 
@@ -101,3 +103,37 @@ def test_conversion_keeps_frozen_layers_frozen() -> None:
 def test_a_model_without_normalisers_is_refused() -> None:
     with pytest.raises(ValueError, match="Sequential has no normaliser"):
         bgn.freeze(nn.Sequential(nn.Conv2d(3, 3, 1)))
+
+
+def test_modes_come_back() -> None:
+    alone = nn.BatchNorm2d(4).eval()
+    assert not bgn.unfreeze(bgn.freeze(alone)).training
+    net = model().train()
+    net[3].eval()
+    bgn.unfreeze(bgn.freeze(net))
+    assert net[1].training
+    assert not net[3].training
+    bgn.freeze(net).eval()
+    assert not bgn.unfreeze(net)[1].training
+
+
+def test_a_detectors_frozen_batch_norm_is_left() -> None:
+    net = nn.Sequential(FrozenBatchNorm2d(4))
+    assert type(bgn.unfreeze(bgn.freeze(net))[0]) is FrozenBatchNorm2d
+
+
+def test_parametrized_weights_are_frozen_too() -> None:
+    net = model()
+    parametrize.register_parametrization(net[1], "weight", Doubled())
+    bgn.freeze(net)
+    assert not any(p.requires_grad for p in net[1].parameters())
+    bgn.unfreeze(net)
+    assert all(p.requires_grad for p in net[1].parameters())
+
+
+def test_a_parametrization_of_a_frozen_layer_is_named() -> None:
+    net = bgn.freeze(model())
+    parametrize.register_parametrization(net[1], "weight", Doubled())
+    with pytest.raises(ValueError, match="1 was parametrized after it was frozen"):
+        bgn.unfreeze(net)
+    assert type(net[3]).__name__ == "FrozenBatchNorm2d"

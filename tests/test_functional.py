@@ -104,7 +104,7 @@ def test_gbgn_averages_its_running_statistics_over_the_blocks() -> None:
 def test_a_single_element_per_sample_statistic_leaves_the_bias() -> None:
     bias = torch.randn(4)
     maps = torch.randn(3, 4, 1, 1) * 1e6
-    with pytest.warns(UserWarning, match=r"group_norm with num_groups=4 on input of shape \(3, 4, 1, 1\)"):
+    with pytest.warns(UserWarning, match=r"group_norm with num_groups=4 on input of shape \(3, 4, 1, 1\): each of its"):
         y = F.group_norm(maps, 4, torch.randn(4), bias)
     assert torch.equal(y, bias.view(1, 4, 1, 1).expand_as(maps))
     with pytest.warns(UserWarning, match="positional_norm"):

@@ -98,6 +98,34 @@ def test_refusals() -> None:
         bgn.recalibrate(net, [data], max_batches=0)
     net.extra = nn.BatchNorm2d(4)
     net.forward = lambda batch: net[:5](batch)
-    with pytest.raises(ValueError, match="no data reached extra; nothing was changed"):
+    with pytest.warns(UserWarning, match="no data reached extra; their statistics stay"):
         bgn.recalibrate(net, [data])
-    assert net[1].num_batches_tracked == 0
+    assert net[1].num_batches_tracked == 1
+    assert net.extra.num_batches_tracked == 0
+
+
+class Act(nn.Module):
+    """Calls its normaliser by keyword, with a dropout inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(6)
+        self.norm.drop = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert not self.norm.drop.training  # type: ignore[union-attr]
+        out: torch.Tensor = self.norm(input=x)
+        return out
+
+
+def test_keywords_flags_and_iterators() -> None:
+    net: Any = Act().double()
+    bgn.recalibrate(net, [data])
+    assert_close(net.norm.running_mean, data.mean((0, 2, 3)))
+    iterator = iter([data] * 5)
+    bgn.recalibrate(net, iterator, max_batches=2)
+    assert len(list(iterator)) == 3
+    net.norm.track_running_stats = False
+    with pytest.raises(ValueError, match="no normaliser with running statistics"):
+        bgn.recalibrate(net, [data])
+    assert not net.norm.track_running_stats

@@ -7,7 +7,6 @@ uncorrelated: v_w' = (v_w + s^2*v_b) / k^2.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -19,19 +18,28 @@ _FIRST = ("momentum_buffer", "exp_avg")
 _SECOND = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum")
 
 
+def unknown_state(optimizer: torch.optim.Optimizer, weight: Any) -> list[str]:
+    """What the optimizer remembers of a weight and cannot be carried over."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        return ["history"]
+    known = {*_FIRST, *_SECOND}
+    if isinstance(optimizer, torch.optim.RMSprop):
+        known.discard("momentum_buffer")  # of steps, not of gradients
+    state = optimizer.state.get(weight, {})
+    return [key for key, value in state.items() if _like(value, weight) and key not in known]
+
+
 def carry_state(optimizer: torch.optim.Optimizer, changes: list[tuple[Any, Any, Transfer]]) -> None:
-    """Change the state of weights and biases in place; what is not understood is dropped, with a warning."""
-    unknown: set[str] = set()
+    """Change the state of weights and biases in place; what is not understood is dropped."""
     for weight, bias, carried in changes:
         of_weight, of_bias = optimizer.state.get(weight, {}), optimizer.state.get(bias, {})
-        tensors = {key: value for key, value in of_weight.items() if isinstance(value, Tensor) and value.shape == weight.shape}
-        strange = tensors.keys() - {*_FIRST, *_SECOND}
-        if strange:
-            unknown |= strange
-            optimizer.state.pop(weight)
+        if unknown_state(optimizer, weight):
+            optimizer.state.clear() if isinstance(optimizer, torch.optim.LBFGS) else optimizer.state.pop(weight)
             optimizer.state.pop(bias, None)
             continue
-        for key, value in tensors.items():
+        for key, value in of_weight.items():
+            if not _like(value, weight):
+                continue
             k, s = carried.scale.to(value.device), carried.shift.to(value.device)
             partner = of_bias.get(key)
             other = partner.double() if isinstance(partner, Tensor) else torch.zeros_like(k)
@@ -39,13 +47,16 @@ def carry_state(optimizer: torch.optim.Optimizer, changes: list[tuple[Any, Any, 
                 value.copy_((value.double() - s * other) / k)
             else:
                 value.copy_((value.double() + s.square() * other) / k.square())
-    if unknown:
-        names = ", ".join(sorted(unknown))
-        warnings.warn(f"convert: the optimizer's {names} is not known here; the layers' state starts anew", stacklevel=3)
 
 
-def add_parameters(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> None:
+def _like(value: Any, weight: Tensor) -> bool:
+    return isinstance(value, Tensor) and value.shape == weight.shape
+
+
+def add_parameters(optimizer: torch.optim.Optimizer, parameters: list[tuple[str, nn.Parameter]]) -> None:
     """Let the optimizer train parameters that did not exist before, with the settings of its first group."""
     if parameters:
-        settings = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-        optimizer.add_param_group({**settings, "params": parameters})
+        first = optimizer.param_groups[0]
+        settings = {key: value for key, value in first.items() if key not in ("params", "param_names")}
+        named: Any = parameters if "param_names" in first else [parameter for _, parameter in parameters]
+        optimizer.add_param_group({**settings, "params": named})

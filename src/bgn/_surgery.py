@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from torch import Tensor, nn
 
 # hook tables; moved as objects, because a handle removes its hook from the very table it was put into
-_HOOKS = tuple(key for key in nn.Module().__dict__ if "hooks" in key)
+_HOOKS = tuple(key for key in nn.Module().__dict__ if "hook" in key)
 
 
 def inherit(new: nn.Module, old: nn.Module) -> None:
@@ -31,15 +31,37 @@ def replace(model: nn.Module, replacements: dict[nn.Module, nn.Module]) -> nn.Mo
 
 
 @contextlib.contextmanager
+def without_hooks(model: nn.Module) -> Iterator[None]:
+    """With the hooks of all modules put aside, so that they see nothing of what is done meanwhile."""
+    tables = [(module, key, module.__dict__[key]) for module in model.modules() for key in _HOOKS]
+    try:
+        for module, key, table in tables:
+            module.__dict__[key] = type(table)() if table is not None else None
+        yield
+    finally:
+        for module, key, table in tables:
+            module.__dict__[key] = table
+
+
+def listed(names: list[str]) -> str:
+    """The first names, and how many more."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+@contextlib.contextmanager
 def observed(model: nn.Module, layers: Iterable[nn.Module], see: Callable[[nn.Module, Tensor], None]) -> Iterator[None]:
     """In eval mode, with ``see(layer, input)`` called for every input of the layers; afterwards all is as before."""
     modes = {module: module.training for module in model.modules()}
-    hooks = [layer.register_forward_pre_hook(lambda layer, inputs: see(layer, inputs[0])) for layer in layers]
+
+    def hook(layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+        see(layer, args[0] if args else next(iter(kwargs.values())))
+
+    handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
     try:
         model.eval()
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in handles:
+            handle.remove()
         for module, mode in modes.items():
             module.training = mode

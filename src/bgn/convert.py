@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch import nn
 
 from bgn import layers
-from bgn._optimizer import add_parameters, carry_state
-from bgn._surgery import inherit, replace
+from bgn._job import Job, carry_out, new_parameters, no_inverse, plan
+from bgn._optimizer import add_parameters, carry_state, unknown_state
+from bgn._surgery import listed, replace
 from bgn.factory import PAPER_CHANNEL_GROUPS, check_name
-from bgn.freeze import Frozen, freeze_layer
 from bgn.groups import Groups, nearest_groups, resolve
 from bgn.kinds import Kind, identify, is_frozen_batch_norm, normalisers
-from bgn.support import activate, is_activated, model_spatial, refusal
-from bgn.transfer import Transfer, transfer
+from bgn.support import model_spatial, refusal
 
 LARGE = 100.0  # growth of rounding errors that is worth a word
-
-
-@dataclass
-class _Job:
-    """One layer to be replaced: planned first, carried out when nothing can fail any more."""
-
-    name: str
-    old: Any
-    kind: Kind
-    target: Kind
-    new: Any
-    carried: Transfer | None
 
 
 def convert(
@@ -82,7 +67,7 @@ def convert(
         raise ValueError(f"model={type(model).__name__} has no {what}; nothing to convert")
 
     spatial = model_spatial(model)
-    jobs: list[_Job] = []
+    jobs: list[Job] = []
     problems: list[str] = []
     for name, layer in found.items():
         kind = identify(layer)
@@ -95,22 +80,20 @@ def convert(
         if reason is None and target.spatial != 2 and norm in ("gbgn", "pn"):
             reason = f"{norm!r} exists for (N, C, H, W) only"
         if reason is None and not _same(layer, kind, target, options):
-            job = _plan(name, layer, kind, target, options)
-            reason = _inexact(job) if exact else None
+            job = plan(name, layer, kind, target, options)
+            reason = no_inverse(job) or (_inexact(job) if exact else None)
             jobs.append(job)
         if reason is not None:
             problems.append(f"  {name or 'the model itself'} ({type(layer).__name__}): {reason}")
-    problems += _tied(jobs)
+    problems += _tied(model, jobs) + _held_elsewhere(model, jobs)
     if problems:
         raise ValueError("nothing was converted, because of\n" + "\n".join(problems))
 
-    _warn(jobs)
-    replacements = {job.old: _carry_out(job) for job in jobs}
+    _warn(jobs, optimizer)
+    replacements = {job.old: carry_out(job) for job in jobs}
     if optimizer is not None:
         carry_state(optimizer, [(job.new.weight, job.new.bias, job.carried) for job in jobs if job.carried is not None])
-        add_parameters(
-            optimizer, [p for job in jobs if is_frozen_batch_norm(job.old) for p in replacements[job.old].parameters()]
-        )
+        add_parameters(optimizer, [named for job in jobs for named in new_parameters(job)])
     return replace(model, replacements)
 
 
@@ -146,28 +129,15 @@ def _same(layer: nn.Module, kind: Kind, target: Kind, options: dict[str, Any]) -
     """Whether the layer already is what it should become."""
     alike = (kind.name, kind.num_groups, kind.spatial or target.spatial) == (target.name, target.num_groups, target.spatial)
     ours = not is_frozen_batch_norm(layer) and not isinstance(layer, nn.SyncBatchNorm)
+    if isinstance(layer, nn.GroupNorm) and not target.batch_wide and target.name != "pn":
+        alike = kind.num_groups == target.num_groups  # one layer, whatever its number of groups is called
     return alike and ours and all(getattr(layer, key, None) == value for key, value in options.items())
 
 
-def _plan(name: str, layer: Any, kind: Kind, target: Kind, options: dict[str, Any]) -> _Job:
-    running_mean: Tensor | None = getattr(layer, "running_mean", None) if kind.batch_wide else None
-    # a layer without weight and bias gets them only where asked: see _inexact
-    keep = {"eps": layer.eps, "affine": layer.weight is not None}
-    for tensor in (running_mean, layer.weight):
-        if tensor is not None:
-            keep |= {"device": tensor.device, "dtype": tensor.dtype}
-    if target.batch_wide and kind.batch_wide:
-        keep["momentum"] = getattr(layer, "momentum", 0.1)
-        keep["track_running_stats"] = running_mean is not None
-    options = {**keep, **options}
-    carried = None
-    if running_mean is not None and target.batch_wide and options["track_running_stats"]:
-        carried = transfer(kind, target, running_mean, layer.running_var, layer.eps, options["eps"])
-    return _Job(name, layer, kind, target, _make(target, options), carried)
-
-
-def _inexact(job: _Job) -> str | None:
+def _inexact(job: Job) -> str | None:
     """Why the output in eval mode would change, or None."""
+    if job.old.weight is not None and job.new.weight is None:
+        return "affine=False would throw its weight and bias away"
     if job.carried is None:
         return None  # per-sample normalisers, or no running statistics: a warning, see _warn
     if not job.carried.exact:
@@ -184,112 +154,56 @@ def _inexact(job: _Job) -> str | None:
     return None
 
 
-def _tied(jobs: list[_Job]) -> list[str]:
-    """Two layers that share a parameter but not their statistics cannot both keep their output."""
-    owners: dict[int, str] = {}
+def _tied(model: nn.Module, jobs: list[Job]) -> list[str]:
+    """Layers that share a parameter but not their statistics cannot all keep their output."""
+    owners: dict[int, set[str]] = {}
+    for name, module in model.named_modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(id(parameter), set()).add(name)
+    return [
+        f"  {job.name}: it shares a parameter with {', '.join(others)}, but not its statistics"
+        for job in jobs
+        if job.carried is not None
+        and (others := sorted({n for p in job.old.parameters(recurse=False) for n in owners[id(p)]} - {job.name}))
+    ]
+
+
+def _held_elsewhere(model: nn.Module, jobs: list[Job]) -> list[str]:
+    """A layer in a plain list, tuple, dict or attribute would stay there, with changed weights and its old statistics."""
+    names = {id(job.old): job.name for job in jobs}
     problems = []
-    for job in jobs:
-        if job.carried is None or isinstance(job.old, Frozen):
-            continue
-        for parameter in job.old.parameters(recurse=False):
-            other = owners.setdefault(id(parameter), job.name)
-            if other != job.name:
-                problems.append(f"  {job.name}: it shares a parameter with {other}, but not its statistics")
+    for owner, module in model.named_modules():
+        for key, value in module.__dict__.items():
+            items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+            if key not in ("_modules", "_parameters", "_buffers"):
+                problems += [
+                    f"  {names[id(item)]}: {owner or 'the model'} also holds it in its attribute {key}, outside of its modules"
+                    for item in items
+                    if id(item) in names
+                ]
     return problems
 
 
-def _warn(jobs: list[_Job]) -> None:
+def _warn(jobs: list[Job], optimizer: torch.optim.Optimizer | None) -> None:
     def say(names: list[str], text: str) -> None:
         if names:
-            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            warnings.warn(f"convert: {text}: {shown}", stacklevel=4)
+            warnings.warn(f"convert: {text}: {listed(names)}", stacklevel=4)
 
-    say(
-        [j.name for j in jobs if j.carried is None],
-        "only weight and bias are carried over, so the output in eval mode changes",
-    )
+    def same_statistics(job: Job) -> bool:
+        return not (job.kind.batch_wide or job.target.batch_wide or "pn" in (job.kind.name, job.target.name)) and (
+            job.kind.num_groups == job.target.num_groups
+        )
+
+    lossy = [job.name for job in jobs if job.carried is None and not same_statistics(job)]
+    say(lossy, "only weight and bias are carried over, so the output in eval mode changes")
     say([j.name for j in jobs if j.carried and not j.carried.exact], "the output in eval mode changes (exact=False)")
-    say(
-        [j.name for j in jobs if isinstance(j.old, nn.SyncBatchNorm)],
-        "statistics are no longer synchronised between processes",
-    )
+    say([j.name for j in jobs if isinstance(j.old, nn.SyncBatchNorm)], "statistics are no longer synchronised between processes")
     say(
         [f"{j.name} (x{j.carried.amplification:.0f})" for j in jobs if j.carried and j.carried.amplification > LARGE],
         "channels with next to no variance beside others in their group get large weights, which amplify rounding errors"
         " and, in training, noise",
     )
-
-
-def _carry_out(job: _Job) -> nn.Module:
-    old, new = job.old, job.new
-    chains = _parametrizations(old)
-    with torch.no_grad():
-        if old.weight is not None and new.weight is not None:
-            _carry_affine(job, old, new, chains)
-        elif new.weight is not None and job.carried is not None:
-            new.weight.copy_(job.carried.scale)
-            new.bias.copy_(job.carried.shift)
-        if job.carried is not None:
-            new.running_mean = job.carried.mean.to(old.running_mean)
-            new.running_var = job.carried.var.to(old.running_var)
-            if getattr(old, "num_batches_tracked", None) is not None:
-                new.num_batches_tracked = old.num_batches_tracked
-    if is_activated(old):
-        activate(new, old)
-    inherit(new, old)
-    _parametrize(new, old, chains)
-    if isinstance(old, Frozen):
-        new.__dict__.pop("_requires_grad_before", None)
-        freeze_layer(new)
-        new.__dict__["_requires_grad_before"] = old.__dict__["_requires_grad_before"]
-    return new  # type: ignore[no-any-return]
-
-
-def _carry_affine(job: _Job, old: Any, new: Any, chains: dict[str, list[nn.Module]]) -> None:
-    weight, bias = old.weight.double(), old.bias.double() if old.bias is not None else None
-    if job.carried is not None:
-        shift = job.carried.shift.to(weight.device)
-        bias = weight * shift if bias is None else bias + weight * shift
-        weight = weight * job.carried.scale.to(weight.device)
-    for name, value in (("weight", weight), ("bias", bias)):
-        if value is None:
-            continue
-        parameter: Tensor | None = old._parameters.get(name)
-        if parameter is not None and name not in chains:
-            new._parameters[name] = parameter  # the same object: whoever holds it, an optimizer above all, keeps it
-        elif name not in chains:
-            new._parameters[name].requires_grad_(True)
-        new._parameters[name].copy_(value)
-
-
-def _parametrizations(old: nn.Module) -> dict[str, list[nn.Module]]:
-    if not parametrize.is_parametrized(old):
-        return {}
-    chains: Any = old.parametrizations
-    return {name: list(chains[name]) for name in chains}
-
-
-def _parametrize(new: Any, old: Any, chains: dict[str, list[nn.Module]]) -> None:
-    for tensor, chain in chains.items():
-        for step in chain:
-            parametrize.register_parametrization(new, tensor, step, unsafe=True)
-        originals = new.parametrizations[tensor]._parameters
-        for name, parameter in old.parametrizations[tensor]._parameters.items():
-            parameter.data.copy_(originals[name])
-            originals[name] = parameter  # again the same object
-
-
-def _make(kind: Kind, options: dict[str, Any]) -> nn.Module:
-    C, G = kind.num_features, kind.num_groups
-    batch_norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
-    batch_group_norms = {1: layers.BatchGroupNorm1d, 2: layers.BatchGroupNorm2d, 3: layers.BatchGroupNorm3d}
-    spatial = kind.spatial or 2
-    if kind.name == "bn":
-        return batch_norms[spatial](C, **options)
-    if kind.name == "bgn":
-        return batch_group_norms[spatial](C, G, **options)
-    if kind.name == "gbgn":
-        return layers.GeneralBatchGroupNorm2d(C, G, **options)
-    if kind.name == "pn":
-        return layers.PositionalNorm2d(C, **options)
-    return layers.GroupNorm(G, C, **options)
+    if optimizer is not None:
+        changed = [job for job in jobs if job.carried is not None and job.old.weight is not None]
+        strange = {key for job in changed for key in unknown_state(optimizer, job.old._parameters.get("weight"))}
+        say(sorted(strange), "state of the optimizer that is not known here, so that those layers' state starts anew")

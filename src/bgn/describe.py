@@ -74,8 +74,8 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
     """A table of the model's normalisers: shape, D, G, S, N*S and channels per group, at ``batch_size`` images per process.
 
     Args:
-        model: run once on a single image, in eval mode and without gradients; its mode is restored.
-        input_size: (C, H, W) of an image; or an input for the model itself, for models that take something else.
+        model: run once, in eval mode and without gradients; its mode is restored.
+        input_size: (C, H, W) of an image; or one image's input for the model itself, for models that take something else.
         batch_size: N, the images that one process normalises together.
 
     >>> import bgn
@@ -91,27 +91,31 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
     found = normalisers(model)
     if not found:
         raise ValueError(f"model={type(model).__name__} has no normaliser that is known here")
+    example, images = _example(model, input_size)
     names = {layer: name for name, layer in found.items()}
     rows: list[Row] = []
 
     def see(layer: nn.Module, x: Tensor) -> None:
         kind = identify(layer)
         assert kind is not None
-        rows.append(_row(names[layer], kind, tuple(x.shape[1:]), batch_size))
+        rows.append(_row(names[layer], kind, tuple(x.shape[1:]), batch_size * len(x) // images))
 
     with observed(model, found.values(), see), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model(_example(model, input_size))
+        model(example)
     return Description(tuple(rows), batch_size)
 
 
-def _example(model: nn.Module, input_size: Any) -> Any:
-    if not (isinstance(input_size, (tuple, list, torch.Size)) and all(isinstance(n, int) for n in input_size)):
-        return input_size
+def _example(model: nn.Module, input_size: Any) -> tuple[Any, int]:
+    """An input, and how many images it holds: two, so that layers without running statistics have a batch."""
+    if isinstance(input_size, int):
+        raise TypeError(f"input_size={input_size} is an int; expected (C, H, W) or an input for the model")
+    if not (isinstance(input_size, (tuple, list)) and all(isinstance(n, int) for n in input_size)):
+        return input_size, 1
     for n in input_size:
         checks.positive_int("input_size", n)
     tensor = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-    return torch.zeros(1, *input_size, device=tensor.device, dtype=tensor.dtype)
+    return torch.zeros(2, *input_size, device=tensor.device, dtype=tensor.dtype), 2
 
 
 def _row(name: str, kind: Kind, shape: tuple[int, ...], N: int) -> Row:
@@ -122,10 +126,12 @@ def _row(name: str, kind: Kind, shape: tuple[int, ...], N: int) -> Row:
     else:
         G = part.G
         S, instances, width = part.units // G * part.unit_size, part.smallest_count, C / G
-    return Row(name, kind.name, shape, C * P, G, S, instances, width, _acts_as(kind, G, S, C), instances < FEW)
+    return Row(name, kind.name, shape, C * P, G, S, instances, width, _acts_as(kind, N, G, S, C), instances < FEW)
 
 
-def _acts_as(kind: Kind, G: int, S: int, C: int) -> str:
+def _acts_as(kind: Kind, N: int, G: int, S: int, C: int) -> str:
+    if N % kind.batch_blocks:
+        return f"error: {kind.batch_blocks} blocks of {N}"
     if kind.batch_wide:
         blocks = f" in {kind.batch_blocks} blocks" if kind.batch_blocks > 1 else ""
         return ("BN" if G == C else "BGN" if kind.name != "gbgn" or not blocks else "GBGN") + blocks

@@ -11,6 +11,7 @@ After a convolution with kernel K and bias k that is a convolution with kernel a
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import warnings
 from typing import Any
@@ -18,21 +19,27 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_leaves
 
-from bgn._surgery import inherit, replace
+from bgn._surgery import inherit, listed, replace, without_hooks
 from bgn.kinds import Kind, identify, normalisers
-from bgn.support import is_activated
+from bgn.support import is_activated, is_plain
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED, nn.Linear)
 
 
-def fold(model: nn.Module) -> nn.Module:
+def fold(model: nn.Module, example: Any = None) -> nn.Module:
     """A copy of an eval-mode model whose normalisers are folded into the convolutions and linear layers before them.
 
     Classes and keys of the rest stay; a folded normaliser becomes ``nn.Identity``. Exact where statistics are per channel or per
     group of channels. Where a group is part of a channel the shift depends on the position, and the model is refused by name.
-    What follows no convolution, or has no running statistics, stays as it is, with a warning.
+    What follows no convolution of its own, or has no running statistics, stays as it is, with a warning.
+
+    Which convolution feeds which normaliser is read off ``torch.fx``'s trace of the model, with optional arguments at their
+    defaults. A model that cannot be traced as a whole is folded part by part, with a warning, because a trace of a part does not
+    show who else looks into it. ``example``, an input for the model, makes sure: both models are run on it, and a difference
+    raises an error.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
     >>> fold(model)
@@ -52,22 +59,48 @@ def fold(model: nn.Module) -> nn.Module:
     if split:
         raise ValueError("nothing was folded, because of\n" + "\n".join(split))
 
-    model = copy.deepcopy(model)
+    original, model = model, copy.deepcopy(model)
     found = normalisers(model)
-    pairs = _pairs(model)
+    with without_hooks(model):
+        traced, candidates = _find(model)
+    pairs = _pairs(model, candidates)
     replacements: dict[nn.Module, nn.Module] = {}
     for norm, linear in pairs.items():
         _fold_into(linear, norm)
-        rest: nn.Module = nn.Sequential(norm.drop, norm.act) if is_activated(norm) else nn.Identity()  # type: ignore[arg-type]
+        rest: nn.Module = _Rows() if isinstance(linear, nn.Linear) else nn.Identity()
+        if is_activated(norm):
+            rest = nn.Sequential(norm.drop, norm.act)  # type: ignore[arg-type]
         inherit(rest, norm)
         replacements[norm] = rest
     left = [name for name, layer in found.items() if layer not in pairs]
     if left:
-        shown = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-        warnings.warn(
-            f"fold: not behind a convolution of their own, or without running statistics, so left: {shown}", stacklevel=2
-        )
-    return replace(model, replacements)
+        text = "not behind a convolution of their own, without running statistics, or with a forward of their own, so left"
+        warnings.warn(f"fold: {text}: {listed(left)}", stacklevel=2)
+    if not traced and example is None:
+        warnings.warn("fold: the model cannot be traced as a whole; pass example= to make sure that it is the same", stacklevel=2)
+    model = replace(model, replacements)
+    if example is not None:
+        _compare(original, model, example)
+    return model
+
+
+class _Rows(nn.Identity):
+    """In place of a normaliser behind a linear layer: on (N, L, C) it would have normalised L, which no linear layer can do."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not isinstance(input, fx.Proxy) and input.dim() != 2:
+            raise ValueError(f"input has shape {tuple(input.shape)}; this normaliser was folded for (N, C)")
+        return input
+
+
+@torch.no_grad()
+def _compare(original: nn.Module, folded: nn.Module, example: Any) -> None:
+    expected, actual = (tree_leaves(model(example)) for model in (original, folded))
+    for a, b in zip(expected, actual, strict=True):
+        if isinstance(a, Tensor) and not torch.allclose(a, b, rtol=1e-3, atol=1e-3 * max(a.abs().max().item(), 1e-6)):
+            raise ValueError(
+                "the folded model gives another output for the example; it uses a convolution's output or weight twice"
+            )
 
 
 def _has_statistics(layer: Any) -> bool:
@@ -91,14 +124,14 @@ def _whole_channels(kind: Kind) -> bool:
     return part is not None and part.whole_channels
 
 
-def _pairs(model: nn.Module) -> dict[nn.Module, nn.Module]:
+def _pairs(model: nn.Module, candidates: list[tuple[nn.Module, nn.Module]]) -> dict[nn.Module, nn.Module]:
     """Normaliser -> the convolution whose only use is to feed it."""
     occurrences: dict[nn.Module, int] = {}
     for _, module in model.named_modules(remove_duplicate=False):
         occurrences[module] = occurrences.get(module, 0) + 1
     pairs = {
         norm: linear
-        for norm, linear in _find(model)
+        for norm, linear in candidates
         if _has_statistics(norm) and _fits(linear, norm) and occurrences[norm] == occurrences[linear] == 1
     }
     taken = list(pairs.values())
@@ -107,9 +140,11 @@ def _pairs(model: nn.Module) -> dict[nn.Module, nn.Module]:
 
 def _fits(linear: Any, norm: nn.Module) -> bool:
     kind = identify(norm)
-    width = linear.out_features if isinstance(linear, nn.Linear) else linear.out_channels
+    width, spatial = (linear.out_features, 1) if isinstance(linear, nn.Linear) else (linear.out_channels, linear.weight.dim() - 2)
+    if kind is None or kind.num_features != width or kind.spatial not in (None, spatial) or not is_plain(norm):
+        return False
     hooked = linear._forward_hooks or norm._forward_pre_hooks or "weight" not in {**linear._parameters, **_tensors(linear)}
-    return kind is not None and kind.num_features == width and not hooked
+    return not hooked and "forward" not in linear.__dict__
 
 
 def _tensors(linear: Any) -> dict[str, Any]:
@@ -123,16 +158,19 @@ class _Tracer(fx.Tracer):
         return identify(m) is not None or super().is_leaf_module(m, module_qualified_name)
 
 
-def _find(module: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
-    """(normaliser, convolution) candidates: by tracing the module, else its children, else the order in a Sequential."""
+def _find(module: nn.Module) -> tuple[bool, list[tuple[nn.Module, nn.Module]]]:
+    """Whether the module can be traced, and its (normaliser, convolution) candidates.
+
+    By tracing the module, else its children, else the order in a Sequential.
+    """
     try:
-        graph = _Tracer().trace(module)
-    except Exception:
-        found = [pair for child in module.children() for pair in _find(child)]
-        if isinstance(module, nn.Sequential):
-            children = list(module)
-            found += [(b, a) for a, b in itertools.pairwise(children) if isinstance(a, _FOLDABLE)]
-        return found
+        graph = _Tracer().trace(module, _defaults(module))
+    except Exception:  # whatever stops the tracer: control flow, *args, foreign types
+        found = [pair for child in module.children() for pair in _find(child)[1]]
+        if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+            found += [(b, a) for a, b in itertools.pairwise(module) if _is_linear(a)]
+        return False, found
+    touched = [str(node.target) for node in graph.nodes if node.op == "get_attr"]  # somebody reads a weight itself
     calls: dict[str, int] = {}
     for node in graph.nodes:
         if node.op == "call_module":
@@ -144,9 +182,19 @@ def _find(module: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
         before = node.args[0]
         if before.op == "call_module" and calls[before.target] == 1 and len(before.users) == 1:
             linear = module.get_submodule(before.target)
-            if isinstance(linear, _FOLDABLE):
+            if _is_linear(linear) and not any(name.startswith(f"{before.target}.") for name in touched):
                 found.append((module.get_submodule(node.target), linear))
-    return found
+    return True, found
+
+
+def _defaults(module: nn.Module) -> dict[str, Any]:
+    parameters = inspect.signature(module.forward).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """A convolution or linear layer that does nothing else."""
+    return isinstance(module, _FOLDABLE) and any(type(module).forward is cls.forward for cls in _FOLDABLE)
 
 
 @torch.no_grad()
@@ -155,10 +203,11 @@ def _fold_into(linear: Any, norm: Any) -> None:
     if parametrize.is_parametrized(linear):
         # not remove_parametrizations: it changes the class, which a deep copy shares with the original
         values = {name: getattr(linear, name) for name in linear.parametrizations}
+        flags = {name: any(p.requires_grad for p in linear.parametrizations[name].parameters()) for name in values}
         linear.__class__ = type(linear).__bases__[0]
         del linear.parametrizations
         for name, value in values.items():
-            setattr(linear, name, nn.Parameter(value))
+            setattr(linear, name, nn.Parameter(value, requires_grad=flags[name]))
     weight = linear.weight.double()
     if isinstance(linear, _TRANSPOSED):  # (C_in, C_out / groups, ...): the output channels of group i are at [i*C_in/groups:, :]
         grouped = weight.reshape(linear.groups, -1, *weight.shape[1:])

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from bgn._mixin import Mixed, mixed
-from bgn.kinds import normalisers
+from bgn.kinds import is_frozen_batch_norm, normalisers
 
 
 class Frozen(Mixed):
@@ -15,7 +15,8 @@ class Frozen(Mixed):
 
     prefix = "Frozen"
 
-    def train(self, mode: bool = True) -> Any:  # noqa: ARG002
+    def train(self, mode: bool = True) -> Any:
+        self.__dict__["_mode_before"] = mode  # what it will be when it is unfrozen
         return super().train(False)  # type: ignore[misc]
 
 
@@ -38,25 +39,28 @@ def freeze(model: nn.Module) -> nn.Module:
 
 def unfreeze(model: nn.Module) -> nn.Module:
     """Undo :func:`freeze`: every normaliser trains again as it did before."""
-    for layer in _some_normalisers(model).values():
-        if isinstance(layer, Frozen):
-            layer.__class__ = type(layer).__bases__[1]
-            for name, flag in layer.__dict__.pop("_requires_grad_before").items():
-                getattr(layer, name).requires_grad_(flag)
-            layer.train(model.training if layer is not model else True)
+    frozen = {name: layer for name, layer in _some_normalisers(model).items() if isinstance(layer, Frozen)}
+    for name, layer in frozen.items():
+        if type(layer).__bases__[0] is not Frozen:
+            raise ValueError(f"{name} was parametrized after it was frozen; remove the parametrization first")
+    for layer in frozen.values():
+        layer.__class__ = type(layer).__bases__[1]
+        for name, flag in layer.__dict__.pop("_requires_grad_before").items():
+            layer.get_parameter(name).requires_grad_(flag)
+        layer.train(layer.__dict__.pop("_mode_before"))
     return model
 
 
 def freeze_layer(layer: nn.Module) -> None:
     """Fix one normaliser in place."""
-    if isinstance(layer, Frozen):
+    if isinstance(layer, Frozen) or is_frozen_batch_norm(layer):
         return
-    own = dict(layer.named_parameters(recurse=False))
+    own = dict(layer.named_parameters())
     layer.__dict__["_requires_grad_before"] = {name: parameter.requires_grad for name, parameter in own.items()}
     layer.__class__ = mixed(Frozen, type(layer))
     for parameter in own.values():
         parameter.requires_grad_(False)
-    layer.eval()
+    layer.train(layer.training)
 
 
 def _some_normalisers(model: nn.Module) -> dict[str, nn.Module]:

@@ -99,7 +99,7 @@ def group_norm(
     if input.numel() == 0:
         return _affine(input, weight, bias)
     if part.smallest_count == 1:
-        _warn_degenerate(f"group_norm with num_groups={num_groups}", input)
+        _warn_degenerate(f"group_norm with num_groups={num_groups}", input, "each" if part.units == part.G else "some")
     return backend.train(input, part, weight, bias, eps)[0]
 
 
@@ -117,7 +117,7 @@ def positional_norm(input: Tensor, weight: Tensor | None = None, bias: Tensor | 
     if input.numel() == 0:
         return _affine(input, weight, bias)
     if input.shape[1] == 1:
-        _warn_degenerate("positional_norm", input)
+        _warn_degenerate("positional_norm", input, "each")
     return backend.positional(input, weight, bias, eps)
 
 
@@ -193,9 +193,10 @@ def _affine(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor
     return output.to(input.dtype)
 
 
-def _warn_degenerate(what: str, input: Tensor) -> None:
+def _warn_degenerate(what: str, input: Tensor, which: str) -> None:
     if not torch.compiler.is_compiling():
+        shape = tuple(input.shape)
         warnings.warn(
-            f"{what} on input of shape {tuple(input.shape)} has one element per statistic: it outputs the bias alone",
+            f"{what} on input of shape {shape}: {which} of its statistics has one element and outputs the bias alone",
             stacklevel=3,
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bgn import checks
-from bgn._surgery import observed
+from bgn._surgery import listed, observed
 from bgn.backends import reference
 from bgn.freeze import Frozen
 from bgn.kinds import Kind, identify, is_frozen_batch_norm, normalisers
@@ -70,7 +72,7 @@ def recalibrate(
         raise ValueError("loader gave no batch; expected at least one")
     unseen = [name for name, layer in found.items() if layer not in seen]
     if unseen:
-        raise ValueError(f"no data reached {', '.join(unseen)}; nothing was changed")
+        warnings.warn(f"recalibrate: no data reached {listed(unseen)}; their statistics stay", stacklevel=2)
     for layer, moments in seen.items():
         _store(layer, moments, batches)
     return model
@@ -80,7 +82,8 @@ def _tracks(layer: nn.Module) -> bool:
     kind = identify(layer)
     assert kind is not None
     fixed = isinstance(layer, Frozen) or is_frozen_batch_norm(layer)
-    return kind.batch_wide and not fixed and getattr(layer, "running_mean", None) is not None
+    tracks = getattr(layer, "track_running_stats", False) and getattr(layer, "running_mean", None) is not None
+    return kind.batch_wide and not fixed and tracks
 
 
 @contextlib.contextmanager
@@ -89,7 +92,7 @@ def _on_batch_statistics(layers: Iterable[nn.Module]) -> Iterator[None]:
     chosen: list[Any] = list(layers)
     try:
         for layer in chosen:
-            layer.train()
+            layer.training = True  # not train(): what is inside, a dropout, stays off
             layer.track_running_stats = False
         yield
     finally:
@@ -141,9 +144,7 @@ def _shown(loader: Iterable[Any], max_batches: int | None, progress: bool | None
     if max_batches is not None:
         total = max_batches if total is None else min(total, max_batches)
     begin = time.monotonic()
-    for done, batch in enumerate(loader):
-        if done == max_batches:
-            break
+    for done, batch in enumerate(itertools.islice(loader, max_batches)):
         yield batch
         if show:
             left = (

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.nn.utils import parametrize
 
 from bgn import layers
 from bgn._fx import leaf
 from bgn._mixin import Mixed, mixed
+from bgn.freeze import Frozen
 from bgn.kinds import is_frozen_batch_norm
 
 # a class whose forward is one of these normalises and does nothing else
@@ -24,6 +24,11 @@ _PLAIN_FORWARDS = {
     layers.BatchGroupNorm2d.forward,
     layers.GroupNorm.forward,
     layers.PositionalNorm2d.forward,
+}
+_KNOWN = {
+    "_parameters": ("weight", "bias"),
+    "_buffers": ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"),
+    "_modules": ("drop", "act", "parametrizations"),
 }
 _QUANTISED = ("torch.ao.", "torch.nn.quantized", "torch.nn.intrinsic", "torchao.")
 
@@ -41,8 +46,16 @@ class Activated(Mixed):
 
 def is_activated(layer: nn.Module) -> bool:
     """Whether a normaliser holds its activation: ours, or timm's BatchNormAct2d."""
-    timms = any(c.__name__ == "BatchNormAct2d" and c.__module__.startswith("timm.") for c in type(layer).__mro__)
+    names = ("BatchNormAct2d", "FrozenBatchNormAct2d")
+    timms = any(c.__name__ in names and c.__module__.startswith("timm.") for c in type(layer).__mro__)
     return isinstance(layer, Activated) or timms
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Whether the layer normalises and does nothing else, but for the activation that is known."""
+    known = type(layer).forward in _PLAIN_FORWARDS or is_activated(layer)
+    known = known or (is_frozen_batch_norm(layer) and not layer._modules and hasattr(layer, "eps"))
+    return known and "forward" not in layer.__dict__
 
 
 def activate(norm: nn.Module, old: nn.Module) -> None:
@@ -61,14 +74,15 @@ def refusal(model: nn.Module, name: str, layer: nn.Module) -> str | None:
     for owner in (layer, *_ancestors(model, name)):
         if type(owner).__module__.startswith(_QUANTISED):
             return f"it is part of the quantised or fused {type(owner).__name__}; convert before preparing for quantisation"
-    if type(layer).forward not in _PLAIN_FORWARDS and not is_frozen_batch_norm(layer) and not is_activated(layer):
+    if not is_plain(layer):
         return f"its class {type(layer).__module__}.{type(layer).__qualname__} has a forward of its own, which would be lost"
-    if parametrize.is_parametrized(layer):
-        chains: Any = layer.parametrizations
-        for tensor in chains:
-            for step in chains[tensor]:
-                if not hasattr(step, "right_inverse"):
-                    return f"the parametrization {type(step).__name__} of its {tensor} has no right_inverse"
+    if type(layer).train not in (nn.Module.train, Frozen.train) or type(layer).eval is not nn.Module.eval:
+        return (
+            f"its class {type(layer).__module__}.{type(layer).__qualname__} has a train or eval of its own, which would be lost"
+        )
+    extra = [key for table, known in _KNOWN.items() for key in layer.__dict__[table] if key not in known]
+    if extra:
+        return f"it holds {', '.join(extra)}, which a normaliser does not have and which would be lost"
     return None
 
 
@@ -81,4 +95,6 @@ def model_spatial(model: nn.Module) -> int:
     """1, 2 or 3 from the model's convolutions, for normalisers that do not say themselves; 2 where it is open."""
     kinds = {1: (nn.Conv1d, nn.ConvTranspose1d), 2: (nn.Conv2d, nn.ConvTranspose2d), 3: (nn.Conv3d, nn.ConvTranspose3d)}
     present = [n for n, types in kinds.items() if any(isinstance(m, types) for m in model.modules())]
+    if not present and any(isinstance(m, nn.Linear) for m in model.modules()):
+        return 1
     return present[0] if len(present) == 1 else 2
