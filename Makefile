@@ -10,7 +10,7 @@ CLIENTS := $(VENV)/.clients
 CPU_INDEX := --index-url https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all test-oldest check docs figures info clean
+.PHONY: help setup test test-all test-oldest check docs figures bench bench-quick info clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,12 @@ docs: $(READY)  ## the documentation, into site/
 
 figures: $(READY)  ## draw the pictures of the documentation anew
 	$(VENV)/bin/python docs/figures/partitions.py
+
+bench-quick: $(READY)  ## headline ratios to torch's normalisers, within a minute
+	$(VENV)/bin/python -m benchmarks.run --quick
+
+bench: $(READY)  ## all ratios: table, JSON and picture in results/bench (an hour or two)
+	$(VENV)/bin/python -m benchmarks.run --out results/bench
 
 info: $(READY)  ## versions, and which backend is at work
 	@$(VENV)/bin/python -m bgn
