@@ -17,7 +17,7 @@ help:  ## show this list
 
 setup: $(READY)  ## make the environment
 
-$(READY): pyproject.toml constraints.txt Makefile
+$(READY): pyproject.toml constraints.txt Makefile $(wildcard src/bgn/native/*)
 	@echo "making the environment in $(VENV) (a minute or two)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --quiet "torch==$(TORCH)+cpu" --constraint constraints.txt 2>$(VENV)/torch.log \

@@ -1,5 +1,8 @@
 """Every normaliser against its definition, on drawn shapes, groups, dtypes and memory formats; and its derivatives."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,9 +10,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bgn import functional as F
+from bgn.backends import AVAILABLE
 from tests import oracle
 from tests.normalisers import NORMALISERS, C
 from tests.tolerance import TOLERANCES, assert_close
+
+
+@pytest.fixture(params=list(AVAILABLE), autouse=True, scope="module")
+def backend(request: Any) -> Iterator[None]:
+    """Every test of this file holds for every backend."""
+    before, F.backend = F.backend, AVAILABLE[request.param]
+    yield
+    F.backend = before
+
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 

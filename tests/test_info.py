@@ -27,7 +27,7 @@ def test_a_backend_is_forced_by_the_environment() -> None:
 
 
 def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(ValueError, match="BGN_BACKEND='cuda' is not a backend; accepted: auto, reference"):
+    with pytest.raises(ValueError, match="BGN_BACKEND='cuda' is not a backend; accepted: auto, .*reference"):
         backends.choose("cuda")
     assert "BGN_BACKEND='cuda'" in run("cuda").stderr
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from bgn.backends import reference
+from bgn.backends import native, reference
 from bgn.moments import Moments
 from bgn.partition import Partition
 
@@ -31,7 +31,9 @@ class Backend(Protocol):
 
 
 VARIABLE = "BGN_BACKEND"
-AVAILABLE: dict[str, Backend] = {"reference": reference}  # best first
+AVAILABLE: dict[str, Backend] = {"native": native, "reference": reference}  # best first
+if native.library is None:
+    del AVAILABLE["native"]
 
 
 class Choice(NamedTuple):
@@ -44,7 +46,10 @@ class Choice(NamedTuple):
 def choose(asked: str) -> Choice:
     """The backend to use when the environment asks for ``asked``."""
     if asked == "auto":
-        return Choice(next(iter(AVAILABLE)), "the best one available")
+        missing = "" if native.library is not None else f"; native is {native.why_not}"
+        return Choice(next(iter(AVAILABLE)), f"the best one available{missing}")
+    if asked == "native" and native.library is None:
+        raise ValueError(f"{VARIABLE}='native', but native is {native.why_not}; accepted: auto, {', '.join(AVAILABLE)}")
     if asked not in AVAILABLE:
         raise ValueError(f"{VARIABLE}={asked!r} is not a backend; accepted: auto, {', '.join(AVAILABLE)}")
     return Choice(asked, f"forced by {VARIABLE}={asked}")
