@@ -216,8 +216,11 @@ def test_refusals_of_arguments() -> None:
     with pytest.raises(ValueError, match="norm_head .*'pn' exists for"):
         bgn.convert(model, "pn")
     state = copy.deepcopy(model.state_dict())
-    with pytest.raises(TypeError, match="momentun"):
-        bgn.convert(model, num_groups=2, momentun=0.1)
+    for option in ("momentun", "bias", "dtype"):
+        with pytest.raises(TypeError, match=f"convert got the options {option}; accepted for the layers: eps, momentum"):
+            bgn.convert(model, num_groups=2, **{option: False})
+    with pytest.raises(ValueError, match="it is on the meta device"):
+        bgn.convert(nn.Sequential(nn.BatchNorm2d(4, device="meta")), num_groups=2)
     with pytest.raises(ValueError, match="momentum=7"):
         bgn.convert(model, num_groups=2, momentum=7)
     assert type(model.norm) is nn.BatchNorm2d
@@ -233,6 +236,7 @@ def test_from_instance_norm_the_new_layer_tracks_statistics() -> None:
 def test_paper_groups_from_the_batch_size() -> None:
     assert bgn.convert(nn.Sequential(nn.BatchNorm2d(64)), batch_size=8)[0].num_groups == 16
     assert bgn.convert(nn.Sequential(nn.BatchNorm2d(64)), batch_size=2, num_groups="paper")[0].num_groups == 1
+    assert bgn.convert(nn.Sequential(nn.BatchNorm2d(24)), batch_size=8)[0].num_groups == 12  # 16 would change its output
 
 
 def test_what_is_attached_survives() -> None:
@@ -521,7 +525,7 @@ def test_data_parallel_is_refused() -> None:
             nn.Module.__init__(self)
 
     with pytest.raises(TypeError, match="convert model.module first"):
-        bgn.convert(Fake(), num_groups=1)
+        bgn.convert(nn.Sequential(Fake()), num_groups=1)
 
 
 @pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, 0.05, momentum=0.9), lambda p: torch.optim.AdamW(p, 0.01)])

@@ -219,10 +219,32 @@ def test_an_example_makes_sure() -> None:
     model = trained(Features())
     with pytest.warns(UserWarning, match="cannot be traced as a whole; pass example="):
         bgn.fold(model)
-    with pytest.raises(ValueError, match="another output for the example"):
+    with pytest.raises(ValueError, match=r"output for the example differs by .*; nothing was folded"):
         bgn.fold(model, example=x)
     model = trained(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
     assert_close(bgn.fold(model, example=x)(x), model(x))
+
+
+class Awkward(nn.Module):
+    """Outputs that a comparison stumbles over: nothing, truth values, NaN, strings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        z = self.body(x) + self.body(y)
+        return z, z[:0], z > 0, z / torch.zeros_like(z), "name"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.filterwarnings("ignore:fold")
+def test_awkward_outputs_and_coarse_dtypes_are_compared(dtype: torch.dtype) -> None:
+    model = trained(Awkward().body, dtype=torch.float32)
+    net = Awkward()
+    net.body = model
+    batch = x.to(dtype)
+    bgn.fold(net.eval().to(dtype), example=(batch, batch))
 
 
 def test_behind_a_linear_layer_only_rows_are_folded() -> None:

@@ -17,6 +17,7 @@ from bgn.groups import Groups, nearest_groups, resolve
 from bgn.kinds import Kind, identify, is_frozen_batch_norm, normalisers
 from bgn.support import model_spatial, refusal
 
+OPTIONS = ("eps", "momentum", "affine", "track_running_stats", "batch_blocks")
 LARGE = 100.0  # growth of rounding errors that is worth a word
 
 
@@ -43,6 +44,7 @@ def convert(
         norm: one of bn, in, ln, gn, pn, gbgn, bgn.
         batch_size: the images that one process normalises together, for the paper's number of groups.
         num_groups: an int, ``"paper"``, or a function of the layer that returns an int, or None to leave the layer alone.
+            The paper's number goes to the nearest that keeps the output, see :func:`nearest_groups`.
         optimizer: its state is carried over to the changed parameters. Parameters stay the same objects, so an
             optimizer goes on in any case; with it, momentum and second moments fit the new scale.
         exact: refuse what would change the output in eval mode (between BN, GBGN and BGN).
@@ -54,7 +56,10 @@ def convert(
     BatchGroupNorm2d(8, num_groups=1, ...)
     """
     check_name("norm", norm)
-    if isinstance(model, nn.parallel.DistributedDataParallel):
+    unknown = options.keys() - OPTIONS
+    if unknown:
+        raise TypeError(f"convert got the options {', '.join(sorted(unknown))}; accepted for the layers: {', '.join(OPTIONS)}")
+    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
         raise TypeError(
             "model is wrapped in DistributedDataParallel, which keeps lists of its buffers; convert model.module first"
         )
@@ -76,6 +81,8 @@ def convert(
         groups = groups_of(layer)
         if groups is None:
             continue
+        if exact and norm == "bgn" and (num_groups is None or num_groups == "paper"):
+            groups = nearest_groups(kind.num_features, groups)
         target = Kind(norm, kind.num_features, _own_groups(norm, groups, kind), kind.spatial or spatial)
         if reason is None and target.spatial != 2 and norm in ("gbgn", "pn"):
             reason = f"{norm!r} exists for (N, C, H, W) only"

@@ -57,8 +57,8 @@ def norm_layer(
     constructors: dict[str, Callable[..., nn.Module]] = {
         "bn": partial(nn.BatchNorm2d, **options),
         "in": partial(_instance_norm, **options),
-        "ln": partial(layers.GroupNorm, 1, **options),
-        "gn": partial(layers.GroupNorm, groups, **options),
+        "ln": partial(_group_norm, num_groups=1, **options),
+        "gn": partial(_group_norm, num_groups=groups, **options),
         "pn": partial(layers.PositionalNorm2d, **options),
         "gbgn": partial(layers.GeneralBatchGroupNorm2d, num_groups=groups, **options),
         "bgn": partial(layers.BatchGroupNorm2d, num_groups=groups, **options),
@@ -72,6 +72,10 @@ def check_name(argument: str, name: str) -> None:
         near = difflib.get_close_matches(str(name).lower(), NAMES, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{argument}={name!r} is not a normaliser; accepted: {', '.join(NAMES)}{hint}")
+
+
+def _group_norm(num_features: int, num_groups: int, **options: Any) -> layers.GroupNorm:
+    return layers.GroupNorm(num_groups, num_features, **options)
 
 
 def _instance_norm(num_features: int, **options: Any) -> layers.GroupNorm:

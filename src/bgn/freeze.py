@@ -60,6 +60,7 @@ def freeze_layer(layer: nn.Module) -> None:
     layer.__class__ = mixed(Frozen, type(layer))
     for parameter in own.values():
         parameter.requires_grad_(False)
+        parameter.grad = None  # an optimizer steps wherever it finds one
     layer.train(layer.training)
 
 

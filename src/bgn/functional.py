@@ -178,9 +178,12 @@ def _batch_wide(
 @torch.no_grad()
 def _update(running_mean: Tensor, running_var: Tensor, stats: Moments, momentum: float | Tensor) -> None:
     for running, batch in (running_mean, stats.mean), (running_var, stats.unbiased_var):
-        batch = batch.mean(0)  # (B, G) -> (G,)
+        batch = batch[0] if len(batch) == 1 else batch.mean(0)  # (B, G) -> (G,)
         step = momentum.to(batch.dtype) if isinstance(momentum, Tensor) else momentum
-        running.copy_(torch.lerp(running.to(batch.dtype), batch, step))
+        if running.dtype == batch.dtype:
+            running.lerp_(batch, step)
+        else:
+            running.copy_(torch.lerp(running.to(batch.dtype), batch, step))
 
 
 def _affine(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

@@ -69,6 +69,8 @@ def refusal(model: nn.Module, name: str, layer: nn.Module) -> str | None:
     """Why this normaliser cannot be replaced, or None."""
     if isinstance(layer, _LazyNormBase) and layer.has_uninitialized_params():
         return "it is lazy; run a batch through the model first"
+    if any(tensor.is_meta for tensor in (*layer.parameters(), *layer.buffers())):
+        return "it is on the meta device and has no values; load them first"
     if isinstance(layer, torch.jit.ScriptModule):
         return "it is a ScriptModule; convert the model before scripting it"
     for owner in (layer, *_ancestors(model, name)):
