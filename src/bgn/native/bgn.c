@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#pragma GCC diagnostic ignored "-Wpsabi" /* vectors are passed to static functions only */
+
 typedef int64_t i64;
 
 enum {
@@ -25,11 +27,17 @@ typedef struct {
     i64 *start;           /* (cells + 1) first feature of each cell */
     i64 *first;           /* (G + 1) first cell of each group */
     int32_t *channel, *group; /* (cells) */
+    i64 runs;             /* pieces of groups, whatever the channel: statistics need no finer ones */
+    i64 *run_start;       /* (runs + 1) first feature of each run */
+    i64 *run_first;       /* (G + 1) first run of each group */
+    int32_t *run_group;   /* (runs) */
     i64 tiles, *tile;     /* (tiles + 1) first group of each tile; no tiles where a group is too large for one */
 } bgn_plan;
 
 void bgn_plan_free(bgn_plan *p) {
-    if (p) free(p->start), free(p->first), free(p->channel), free(p->group), free(p->tile), free(p);
+    if (!p) return;
+    free(p->start), free(p->first), free(p->channel), free(p->group), free(p->tile);
+    free(p->run_start), free(p->run_first), free(p->run_group), free(p);
 }
 
 /* whole: groups are made of whole channels, also where G does not divide C */
@@ -41,11 +49,15 @@ bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, i64 itemsiz
     p->start = malloc((size_t)(most + 1) * sizeof(i64)), p->first = malloc((size_t)(G + 1) * sizeof(i64));
     p->channel = malloc((size_t)most * sizeof(int32_t)), p->group = malloc((size_t)most * sizeof(int32_t));
     p->tile = malloc((size_t)(G + 1) * sizeof(i64));
-    if (!p->start || !p->first || !p->channel || !p->group || !p->tile) return bgn_plan_free(p), NULL;
+    p->run_start = malloc((size_t)(most + 1) * sizeof(i64)), p->run_first = malloc((size_t)(G + 1) * sizeof(i64));
+    p->run_group = malloc((size_t)most * sizeof(int32_t));
+    if (!p->start || !p->first || !p->channel || !p->group || !p->tile || !p->run_start || !p->run_first || !p->run_group)
+        return bgn_plan_free(p), NULL;
     for (i64 g = 0, d = 0; g < G; g++) {
         i64 end = (g + 1) * units / G * size;
-        p->first[g] = p->cells;
+        p->first[g] = p->cells, p->run_first[g] = p->runs;
         if (end - d > widest) widest = end - d;
+        for (i64 r = d; r < end; r += CELL) p->run_start[p->runs] = r, p->run_group[p->runs++] = (int32_t)g;
         while (d < end) {
             i64 c = d / P, stop = (c + 1) * P;
             if (stop > end) stop = end;
@@ -54,7 +66,7 @@ bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, i64 itemsiz
             d = stop;
         }
     }
-    p->first[G] = p->cells, p->start[p->cells] = p->D;
+    p->first[G] = p->cells, p->start[p->cells] = p->D, p->run_first[G] = p->runs, p->run_start[p->runs] = p->D;
     i64 bytes = widest * p->rows * itemsize;
     if (bytes <= TILE_BYTES) {
         i64 width = TILE_BYTES / (bytes > 0 ? bytes : 1);
@@ -71,17 +83,21 @@ bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, i64 itemsiz
 
 #define ISA base
 #define T float
+#define LANE int32_t
 #define W 4
 #define TYPE f32
 #include "kernels.inc"
 #undef T
+#undef LANE
 #undef W
 #undef TYPE
 #define T double
+#define LANE int64_t
 #define W 2
 #define TYPE f64
 #include "kernels.inc"
 #undef T
+#undef LANE
 #undef W
 #undef TYPE
 #undef ISA
@@ -92,17 +108,21 @@ bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, i64 itemsiz
 #pragma GCC target("avx2,fma")
 #define ISA avx2
 #define T float
+#define LANE int32_t
 #define W 8
 #define TYPE f32
 #include "kernels.inc"
 #undef T
+#undef LANE
 #undef W
 #undef TYPE
 #define T double
+#define LANE int64_t
 #define W 4
 #define TYPE f64
 #include "kernels.inc"
 #undef T
+#undef LANE
 #undef W
 #undef TYPE
 #undef ISA
