@@ -14,7 +14,6 @@ from torch import Tensor
 
 from bgn import checks
 from bgn.backends import backend, reference
-from bgn.moments import Moments
 from bgn.partition import Partition, channel_groups, slices
 
 __all__ = ["batch_group_norm", "general_batch_group_norm", "group_norm", "positional_norm"]
@@ -171,19 +170,8 @@ def _batch_wide(
         )
     output, stats = backend.train(input, part, weight, bias, eps)
     if running_mean is not None and running_var is not None:
-        _update(running_mean, running_var, stats, momentum)
+        backend.update(running_mean, running_var, stats, momentum)
     return output
-
-
-@torch.no_grad()
-def _update(running_mean: Tensor, running_var: Tensor, stats: Moments, momentum: float | Tensor) -> None:
-    for running, batch in (running_mean, stats.mean), (running_var, stats.unbiased_var):
-        batch = batch[0] if len(batch) == 1 else batch.mean(0)  # (B, G) -> (G,)
-        step = momentum.to(batch.dtype) if isinstance(momentum, Tensor) else momentum
-        if running.dtype == batch.dtype:
-            running.lerp_(batch, step)
-        else:
-            running.copy_(torch.lerp(running.to(batch.dtype), batch, step))
 
 
 def _affine(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

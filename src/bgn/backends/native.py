@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,10 +40,13 @@ class Library:
             {dtype: getattr(self.handle, f"bgn_{name}_{suffix}") for dtype, suffix in _SUFFIX.items()}
             for name in ("forward", "apply", "backward")
         )
+        self.update = {dtype: getattr(self.handle, f"bgn_update_{suffix}") for dtype, suffix in _SUFFIX.items()}
         for dtype in _SUFFIX:
             self.forward[dtype].argtypes = [pointer] * 5 + [real] + [pointer] * 3 + [number]
             self.apply[dtype].argtypes = [pointer] * 5 + [real] + [pointer] * 2 + [number]
             self.backward[dtype].argtypes = [pointer] * 9 + [number]
+            self.update[dtype].argtypes = [pointer] * 5 + [real]
+            self.update[dtype].restype = None
 
 
 def _load() -> tuple[Library | None, str]:
@@ -191,6 +195,29 @@ def _differentiable(
     return tuple(next(found) if need else None for need in needs)
 
 
+@dataclass(frozen=True)
+class NativeMoments(Moments):
+    """Moments with the plan that they were computed by."""
+
+    plan: Plan
+
+
+def update(running_mean: Tensor, running_var: Tensor, stats: Moments, momentum: float | Tensor) -> None:
+    """See :func:`bgn.backends.reference.update`."""
+    buffers = (running_mean, running_var)
+    if (
+        library is None
+        or not isinstance(stats, NativeMoments)
+        or isinstance(momentum, Tensor)
+        or not all(type(t) is Tensor and t.dtype == stats.mean.dtype and t.is_contiguous() for t in buffers)
+    ):
+        reference.update(running_mean, running_var, stats, momentum)
+        return
+    statistics = (stats.mean.data_ptr(), stats.M2.data_ptr())
+    library.update[stats.mean.dtype](stats.plan.pointer, *statistics, *(t.data_ptr() for t in buffers), momentum)
+    torch.autograd.graph.increment_version(buffers)
+
+
 def train(x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Moments]:
     """See :func:`bgn.backends.reference.train`."""
     if not _serves(x, weight, bias):
@@ -200,7 +227,7 @@ def train(x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None
         y, mean, m2 = _Normalise.apply(x, weight, bias, plan, part, eps)  # type: ignore[no-untyped-call]
     else:
         y, mean, m2, _ = _forward(x, plan, part, weight, bias, eps)
-    return y, Moments(plan.count, mean, m2)
+    return y, NativeMoments(plan.count, mean, m2, plan)
 
 
 def apply(

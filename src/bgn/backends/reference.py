@@ -84,6 +84,18 @@ def train(x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None
     return apply(x, part, stats.mean, stats.var, weight, bias, eps), stats
 
 
+@torch.no_grad()
+def update(running_mean: Tensor, running_var: Tensor, stats: Moments, momentum: float | Tensor) -> None:
+    """Move running statistics (G,) towards those of a batch, averaged over its blocks; the variance is the unbiased one."""
+    for running, batch in (running_mean, stats.mean), (running_var, stats.unbiased_var):
+        batch = batch[0] if len(batch) == 1 else batch.mean(0)  # (B, G) -> (G,)
+        step = momentum.to(batch.dtype) if isinstance(momentum, Tensor) else momentum
+        if running.dtype == batch.dtype:
+            running.lerp_(batch, step)
+        else:
+            running.copy_(torch.lerp(running.to(batch.dtype), batch, step))
+
+
 def positional(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """PN: one mean and one biased variance per sample and position, across the C channels."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))

@@ -161,3 +161,16 @@ int bgn_use_avx2(int allow) {
     }
 EXPORT(f32, float)
 EXPORT(f64, double)
+
+/* running = (1 - momentum) * running + momentum * average over the blocks of mean and unbiased variance; both (G) */
+#define UPDATE(type, t)                                                                                                        \
+    void bgn_update_##type(const bgn_plan *p, const t *mean, const t *m2, t *running_mean, t *running_var, double momentum) {    \
+        for (i64 g = 0; g < p->G; g++) {                                                                                         \
+            double count = (double)(p->start[p->first[g + 1]] - p->start[p->first[g]]) * (double)p->rows, mu = 0, var = 0;       \
+            for (i64 b = 0; b < p->B; b++) mu += (double)mean[b * p->G + g], var += (double)m2[b * p->G + g] / (count - 1);      \
+            running_mean[g] = (t)((1 - momentum) * (double)running_mean[g] + momentum * mu / (double)p->B);                      \
+            running_var[g] = (t)((1 - momentum) * (double)running_var[g] + momentum * var / (double)p->B);                       \
+        }                                                                                                                        \
+    }
+UPDATE(f32, float)
+UPDATE(f64, double)
