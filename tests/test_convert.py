@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 import bgn
 from tests.tolerance import assert_close
@@ -268,105 +267,6 @@ def test_another_eps_keeps_the_output() -> None:
     assert_close(bgn.convert(model, num_groups=4, eps=1e-2)(x), before)
 
 
-class Doubled(nn.Module):
-    def forward(self, weight: Tensor) -> Tensor:
-        return 2 * weight
-
-    def right_inverse(self, value: Tensor) -> Tensor:
-        return value / 2
-
-
-class OneWay(nn.Module):
-    def forward(self, weight: Tensor) -> Tensor:
-        return 2 * weight
-
-
-def test_parametrizations_survive_or_are_refused() -> None:
-    model = trained(Residual().stem)
-    parametrize.register_parametrization(model[1], "weight", Doubled())
-    original = model[1].parametrizations.weight.original
-    before = model(x)
-    bgn.convert(model, num_groups=4)
-    assert model[1].parametrizations.weight.original is original
-    assert_close(model(x), before)
-    model = trained(Residual().stem)
-    parametrize.register_parametrization(model[1], "weight", OneWay())
-    with pytest.raises(ValueError, match="the parametrization of its weight cannot take the new values: .*right_inverse"):
-        bgn.convert(model, num_groups=4)
-
-
-class Custom(nn.BatchNorm2d):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).relu()
-
-
-class Renamed(nn.BatchNorm2d):
-    """Only other defaults."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, momentum=0.01)
-
-
-def test_subclasses_are_handled_or_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"1 \(Custom\): its class tests.test_convert.Custom has a forward of its own"):
-        bgn.convert(nn.Sequential(nn.Conv2d(3, 4, 3), Custom(4)), num_groups=2)
-    renamed = bgn.convert(nn.Sequential(Renamed(4)), num_groups=2)
-    assert renamed[0].momentum == 0.01
-    with pytest.raises(ValueError, match="it is lazy; run a batch"):
-        bgn.convert(nn.Sequential(nn.LazyBatchNorm2d()), num_groups=2)
-    scripted = nn.Sequential(torch.jit.script(nn.BatchNorm2d(4)))
-    with pytest.raises(ValueError, match="has no normaliser|ScriptModule"):
-        bgn.convert(scripted, num_groups=2)
-
-
-def test_quantised_modules_are_refused() -> None:
-    qat = pytest.importorskip("torch.ao.nn.intrinsic.qat")
-    import torch.ao.quantization as quantization
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        fused = qat.ConvBn2d(3, 4, 3, qconfig=quantization.get_default_qat_qconfig("x86"))
-    with pytest.raises(ValueError, match=r"0.bn .*: it is part of the quantised or fused ConvBn2d"):
-        bgn.convert(nn.Sequential(fused), num_groups=2)
-
-
-def test_sync_batch_norm_is_converted_with_a_word() -> None:
-    model: Any = nn.Sequential(nn.Conv3d(3, 4, 1), nn.SyncBatchNorm(4)).eval()
-    batch = torch.randn(2, 3, 4, 4, 4)
-    before = model(batch)
-    with pytest.warns(UserWarning, match="no longer synchronised between processes: 1"):
-        bgn.convert(model, num_groups=2)
-    assert type(model[1]) is bgn.BatchGroupNorm3d
-    assert_close(model(batch), before)
-
-
-class FrozenBatchNorm2d(nn.Module):
-    """As in torchvision: everything is a buffer."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.eps = 1e-5
-        for name in ("weight", "bias", "running_mean", "running_var"):
-            self.register_buffer(name, torch.rand(channels, dtype=torch.float64) + 0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        buffers: Any = self
-        scale = buffers.weight * (buffers.running_var + self.eps).rsqrt()
-        shift = buffers.bias - buffers.running_mean * scale
-        return x * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
-
-
-def test_a_detectors_frozen_batch_norm_becomes_trainable() -> None:
-    model: Any = nn.Sequential(nn.Conv2d(3, 4, 3), FrozenBatchNorm2d(4)).double()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    before = model(x)
-    bgn.convert(model, num_groups=2, optimizer=optimizer)
-    assert_close(model.eval()(x), before)
-    assert model[1].weight.requires_grad
-    trained_now = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    assert {id(p) for p in model.parameters()} == trained_now
-
-
 def test_without_affine() -> None:
     model = trained(nn.Sequential(nn.BatchNorm2d(4, affine=False)), (4, 6, 6))
     batch = torch.randn(2, 4, 6, 6, dtype=torch.float64)
@@ -386,34 +286,6 @@ def test_without_running_statistics() -> None:
     assert model[0].running_mean is None
 
 
-def test_tied_parameters_with_other_statistics_are_refused() -> None:
-    a, b = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
-    b.weight = a.weight
-    with pytest.raises(ValueError, match="1: it shares a parameter with 0, but not its statistics"):
-        bgn.convert(nn.Sequential(a, b), num_groups=2)
-
-
-def test_tied_parameters_of_frozen_and_skipped_layers_are_refused() -> None:
-    a, b = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
-    b.weight = a.weight
-    model = nn.Sequential(a, b)
-    with pytest.raises(ValueError, match="0: it shares a parameter with 1"):
-        bgn.convert(model, num_groups=lambda layer: 2 if layer is a else None)
-    with pytest.raises(ValueError, match="0: it shares a parameter with 1"):
-        bgn.convert(bgn.freeze(model), num_groups=2)
-
-
-def test_a_layer_held_outside_of_the_modules_is_refused() -> None:
-    model: Any = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-    model.aside = [model[1]]
-    with pytest.raises(ValueError, match="1: the model also holds it in its attribute aside"):
-        bgn.convert(model, num_groups=2)
-    model = nn.Sequential(nn.BatchNorm2d(4))
-    model[0].forward = lambda x: x
-    with pytest.raises(ValueError, match="0 .*has a forward of its own"):
-        bgn.convert(model, num_groups=2)
-
-
 def test_affine_is_not_thrown_away() -> None:
     with pytest.raises(ValueError, match="affine=False would throw its weight and bias away"):
         bgn.convert(nn.Sequential(nn.BatchNorm2d(4)), num_groups=4, affine=False)
@@ -427,64 +299,6 @@ def test_full_backward_hooks_survive() -> None:
     assert calls == [1]
 
 
-class Positive(nn.Module):
-    def forward(self, value: Tensor) -> Tensor:
-        return nn.functional.softplus(value)
-
-    def right_inverse(self, value: Tensor) -> Tensor:
-        if (value <= 0).any():
-            raise ValueError("must be positive")
-        return torch.expm1(value).log()
-
-
-class Unit(nn.Module):
-    def forward(self, value: Tensor) -> Tensor:
-        return value / value.norm()
-
-    def right_inverse(self, value: Tensor) -> Tensor:
-        return value
-
-
-@pytest.mark.parametrize(("step", "words"), [(Positive(), "must be positive"), (Unit(), "does not give the new values back")])
-def test_a_parametrization_that_cannot_follow_changes_nothing(step: nn.Module, words: str) -> None:
-    model = trained(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.BatchNorm2d(4)))
-    with torch.no_grad():
-        model[2].bias.fill_(0.1)
-        model[2].running_mean.copy_(torch.tensor([-5.0, 5.0, -5.0, 5.0]))
-    parametrize.register_parametrization(model[2], "bias", step)
-    before = model(x)
-    with pytest.raises(ValueError, match=words):
-        bgn.convert(model, num_groups=2)
-    assert torch.equal(model(x), before)
-
-
-def test_warnings_as_errors_change_nothing() -> None:
-    model = trained(Residual().stem)
-    optimizer = torch.optim.Adadelta(model.parameters())
-    model(x).sum().backward()
-    optimizer.step()
-    before = model(x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="acc_delta"):
-            bgn.convert(model, num_groups=4, optimizer=optimizer)
-    assert torch.equal(model(x), before)
-
-
-class OwnTrain(nn.BatchNorm2d):
-    def train(self, mode: bool = True) -> Any:  # noqa: ARG002
-        return super().train(False)
-
-
-def test_what_would_be_lost_is_refused() -> None:
-    with pytest.raises(ValueError, match="has a train or eval of its own"):
-        bgn.convert(nn.Sequential(OwnTrain(4)), num_groups=2)
-    model = nn.Sequential(nn.BatchNorm2d(4))
-    model[0].register_buffer("extra", torch.ones(1))
-    with pytest.raises(ValueError, match="it holds extra, which a normaliser does not have"):
-        bgn.convert(model, num_groups=2)
-
-
 def test_blocks_and_names_of_groups_survive() -> None:
     model: Any = bgn.convert(nn.Sequential(bgn.GeneralBatchGroupNorm2d(8, 4, batch_blocks=2)), "gbgn", num_groups=2)
     assert model[0].batch_blocks == 2
@@ -495,86 +309,3 @@ def test_blocks_and_names_of_groups_survive() -> None:
     x = torch.randn(2, 4, 5, 5)
     model = nn.Sequential(nn.InstanceNorm2d(4, affine=True))
     assert_close(bgn.convert(model, "in")(x), nn.InstanceNorm2d(4)(x))  # the same statistics, so no warning
-
-
-def test_every_new_parameter_reaches_the_optimizer() -> None:
-    model = trained(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False)))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    bgn.convert(model, num_groups=2, affine=True, optimizer=optimizer)
-    assert {id(p) for g in optimizer.param_groups for p in g["params"]} == {id(p) for p in model.parameters()}
-
-
-def test_momentum_of_rmsprop_is_of_steps_and_starts_anew() -> None:
-    model = trained(Residual().stem)
-    optimizer = torch.optim.RMSprop(model.parameters(), momentum=0.9)
-    model(x).sum().backward()
-    optimizer.step()
-    with pytest.warns(UserWarning, match="starts anew: momentum_buffer"):
-        bgn.convert(model, num_groups=4, optimizer=optimizer)
-
-
-def test_sync_batch_norm_behind_linear_layers_is_one_dimensional() -> None:
-    with pytest.warns(UserWarning, match="no longer synchronised"):
-        model = bgn.convert(nn.Sequential(nn.Linear(3, 4), nn.SyncBatchNorm(4)), num_groups=2)
-    assert model(torch.randn(3, 3)).shape == (3, 4)
-
-
-def test_data_parallel_is_refused() -> None:
-    class Fake(nn.parallel.DistributedDataParallel):
-        def __init__(self) -> None:
-            nn.Module.__init__(self)
-
-    with pytest.raises(TypeError, match="convert model.module first"):
-        bgn.convert(nn.Sequential(Fake()), num_groups=1)
-
-
-@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, 0.05, momentum=0.9), lambda p: torch.optim.AdamW(p, 0.01)])
-def test_the_optimizer_goes_on(make: Any) -> None:
-    torch.manual_seed(0)
-    model: Any = trained(Residual().stem)
-    optimizer = make(model.parameters())
-    target = torch.randn(4, 16, 7, 7, dtype=torch.float64)
-
-    def step() -> float:
-        optimizer.zero_grad()
-        loss = (model(x) - target).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    for _ in range(3):
-        step()
-    weight = model[1].weight
-    bgn.convert(model, num_groups=2, optimizer=optimizer)
-    assert model[1].weight is weight
-    losses = [step() for _ in range(20)]
-    assert losses[-1] < losses[0]
-
-
-def test_momentum_is_that_of_the_new_parameters() -> None:
-    """In eval mode both models are the same function, so their gradients are related by the chain rule, and so is momentum."""
-    old: Any = trained(Residual().stem)
-    new: Any = copy.deepcopy(old)
-    optimizer = torch.optim.SGD(old.parameters(), 0.0, momentum=0.9)
-    bgn.convert(new, num_groups=4)
-    expected = torch.optim.SGD(new.parameters(), 0.0, momentum=0.9)
-    for _ in range(3):
-        batch = torch.randn(4, 3, 9, 9, dtype=torch.float64)
-        for net, opt in ((old, optimizer), (new, expected)):
-            opt.zero_grad()
-            net(batch).pow(3).mean().backward()
-            opt.step()
-    bgn.convert(old, num_groups=4, optimizer=optimizer)
-    for ours, theirs in ((old[1].weight, new[1].weight), (old[1].bias, new[1].bias), (old[0].weight, new[0].weight)):
-        assert_close(optimizer.state[ours]["momentum_buffer"], expected.state[theirs]["momentum_buffer"])
-
-
-def test_unknown_optimizer_state_starts_anew_with_a_word() -> None:
-    model = trained(Residual().stem)
-    optimizer = torch.optim.Rprop(model.parameters())
-    model(x).sum().backward()
-    optimizer.step()
-    with pytest.warns(UserWarning, match="not known here, so that those layers' state starts anew: prev, step_size"):
-        bgn.convert(model, num_groups=4, optimizer=optimizer)
-    assert model[1].weight not in optimizer.state
-    optimizer.step()

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import bgn
-from tests.test_convert import Doubled, FrozenBatchNorm2d
+from tests.test_support import Doubled, FrozenBatchNorm2d
 from tests.tolerance import assert_close
 
 

@@ -73,23 +73,25 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def random_tensors(part: Partition) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x, weight, bias and gy."""
+    torch.manual_seed(0)
+    x, gy = torch.randn(2, part.N, part.C, part.P)
+    weight, bias = torch.randn(2, part.C)
+    return x, weight, bias, gy
+
+
 SHAPES = [slices(6, 64, 49, 64), slices(6, 64, 49, 1), slices(6, 8, 9000, 8), slices(5, 8, 9000, 3), slices(6, 8, 9000, 4, B=6)]
 
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("part", SHAPES, ids=str)
 def test_bits_do_not_depend_on_the_threads(part: Partition) -> None:
-    torch.manual_seed(0)
-    x, gy, weight, bias = (
-        torch.randn(part.N, part.C, part.P),
-        torch.randn(part.N, part.C, part.P),
-        torch.randn(part.C),
-        torch.randn(part.C),
-    )
+    tensors = random_tensors(part)
     results = []
     for threads in (2, 1, 2):
         torch.set_num_threads(threads)
-        results.append(run(native, part, x, weight, bias, gy))
+        results.append(run(native, part, *tensors))
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
@@ -97,17 +99,11 @@ def test_bits_do_not_depend_on_the_threads(part: Partition) -> None:
 @pytest.mark.parametrize("part", SHAPES, ids=str)
 def test_the_baseline_instruction_set(part: Partition) -> None:
     assert native.library is not None
-    torch.manual_seed(0)
-    x, gy, weight, bias = (
-        torch.randn(part.N, part.C, part.P),
-        torch.randn(part.N, part.C, part.P),
-        torch.randn(part.C),
-        torch.randn(part.C),
-    )
-    wide = run(native, part, x, weight, bias, gy)
+    tensors = random_tensors(part)
+    wide = run(native, part, *tensors)
     try:
         assert native.library.handle.bgn_use_avx2(0) == 0
-        narrow = run(native, part, x, weight, bias, gy)
+        narrow = run(native, part, *tensors)
     finally:
         native.library.handle.bgn_use_avx2(1)
     for a, b in zip(wide, narrow, strict=True):

@@ -87,19 +87,11 @@ bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, i64 itemsiz
 #define W 4
 #define TYPE f32
 #include "kernels.inc"
-#undef T
-#undef LANE
-#undef W
-#undef TYPE
 #define T double
 #define LANE int64_t
 #define W 2
 #define TYPE f64
 #include "kernels.inc"
-#undef T
-#undef LANE
-#undef W
-#undef TYPE
 #undef ISA
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -112,19 +104,11 @@ bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, i64 itemsiz
 #define W 8
 #define TYPE f32
 #include "kernels.inc"
-#undef T
-#undef LANE
-#undef W
-#undef TYPE
 #define T double
 #define LANE int64_t
 #define W 4
 #define TYPE f64
 #include "kernels.inc"
-#undef T
-#undef LANE
-#undef W
-#undef TYPE
 #undef ISA
 #pragma GCC pop_options
 #endif
