@@ -18,6 +18,13 @@ def errors(layer: nn.Module, x: Tensor, exact: Tensor) -> tuple[float, float]:
     return of_mean.item(), of_var.item()
 
 
+def two_ulp(exact: Tensor) -> tuple[float, float]:
+    """What two units in the last place of a float32 mean and variance are in those errors."""
+    mean, var = exact.mean(0), exact.var(0)
+    spacing = torch.finfo(torch.float32).eps * 2 ** mean.abs().log2().floor()
+    return (2 * spacing / var.sqrt()).max().item(), 2 * torch.finfo(torch.float32).eps
+
+
 @pytest.mark.parametrize("G", [1, 3, 8, 32])
 def test_a_large_mean_costs_no_more_than_in_batch_norm(G: int) -> None:
     torch.manual_seed(0)
@@ -25,8 +32,7 @@ def test_a_large_mean_costs_no_more_than_in_batch_norm(G: int) -> None:
     rows = x.double().reshape(4, G, -1).transpose(1, 2).reshape(-1, G)  # (N*S, G)
     ours = errors(bgn.BatchGroupNorm2d(8, G, momentum=1.0), x, rows)
     theirs = errors(nn.BatchNorm1d(G, momentum=1.0), x.reshape(4, G, -1), rows)
-    assert ours[0] <= 2 * theirs[0]
-    assert ours[1] <= 2 * theirs[1]
+    assert all(a <= max(2 * b, ulp) for a, b, ulp in zip(ours, theirs, two_ulp(rows), strict=True))
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4])
@@ -36,8 +42,7 @@ def test_forty_million_elements_in_one_group(offset: float) -> None:
     rows = x.double().reshape(-1, 1)
     ours = errors(bgn.BatchGroupNorm2d(10, 1, momentum=1.0), x, rows)
     theirs = errors(nn.BatchNorm1d(1, momentum=1.0), x.reshape(4, 1, -1), rows)
-    assert ours[0] <= 2 * theirs[0]
-    assert ours[1] <= 2 * theirs[1]
+    assert all(a <= max(2 * b, ulp) for a, b, ulp in zip(ours, theirs, two_ulp(rows), strict=True))
 
 
 @pytest.mark.parametrize("G", [1, 5, 8, 24])

@@ -44,7 +44,7 @@ def feature_map(input: Tensor) -> None:
 
 def vector(name: str, value: Tensor | None, size: int, per: str) -> None:
     """Refuse a parameter or buffer whose shape is not (size,)."""
-    if value is not None and tuple(value.shape) != (size,):
+    if value is not None and value.shape != (size,):
         raise ValueError(f"{name} has shape {tuple(value.shape)}; expected ({size},), one entry per {per}")
 
 

@@ -9,6 +9,7 @@ buffers of the wrong size), and here there is one per group.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +19,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from bgn import checks
 from bgn import functional as F
 from bgn._fx import leaf as fx_leaf
-from bgn.partition import num_channel_groups
+from bgn.backends.running import Running
+from bgn.partition import Partition, channel_groups, num_channel_groups, slices
 
 __all__ = [
     "BatchGroupNorm1d",
@@ -39,7 +41,9 @@ class _BatchWideNorm(_NormBase):
     """What BGN and GBGN share: statistics over the batch, and running averages of them for test time."""
 
     accepted_dims: ClassVar[tuple[int, ...]]
+    cut: ClassVar[Callable[..., Partition]] = staticmethod(slices)
     num_groups: int
+    batch_blocks = 1
 
     def __init__(
         self,
@@ -69,41 +73,26 @@ class _BatchWideNorm(_NormBase):
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
+        buffers, training = self._buffers, self.training  # a module's own lookup of a buffer costs as much as a check
+        mean, var, counter = buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
+        weight, bias = self.weight, self.bias
+        running, given = None, None
+        if mean is not None and var is not None:
+            if not training:
+                given = mean, var
+            elif self.track_running_stats and counter is not None and not _recomputing():
+                running = Running(mean, var, self.momentum, counter)
+        key = None
+        if type(input) is Tensor and not torch.compiler.is_compiling():
+            key = (type(self), input.shape, input.dtype, given is None, self.num_features, self.num_groups, self.batch_blocks)
+            output = F.backend.quick(key, input, weight, bias, self.eps, running, given)
+            if output is not None:
+                return output
         checks.dims(input, self.accepted_dims, type(self).__name__)
-        checks.feature_map(input)
         checks.channels(input, "num_features", self.num_features)
-        if not self.training and self.running_mean is not None:
-            return self._normalize(input, self.running_mean, self.running_var, training=False, momentum=0.0)
-        counter = self.num_batches_tracked
-        track = self.training and self.track_running_stats and input.numel() > 0 and not _recomputing()
-        if not track or counter is None:
-            return self._normalize(input, None, None, training=True, momentum=0.0)
-        momentum: float | Tensor | None = self.momentum
-        if momentum is None:  # 1 / count as a tensor: reading the counter would stop compile and CUDA graphs
-            momentum = (counter + 1).to(torch.promote_types(input.dtype, torch.float32)).reciprocal()
-        output = self._normalize(input, self.running_mean, self.running_var, training=True, momentum=momentum)
-        counter.add_(1)
-        return output
-
-    def _normalize(
-        self,
-        input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        training: bool,
-        momentum: float | Tensor,
-    ) -> Tensor:
-        return F.batch_group_norm(
-            input,
-            self.num_groups,
-            running_mean,
-            running_var,
-            self.weight,
-            self.bias,
-            training=training,
-            momentum=momentum,
-            eps=self.eps,
-        )
+        blocks = self.batch_blocks if given is None else 1
+        part = F.partition(self.cut, input, self.num_groups, blocks)
+        return F.batch_wide(input, part, weight, bias, self.eps, running, given, key)
 
     def extra_repr(self) -> str:
         return (
@@ -177,6 +166,7 @@ class GeneralBatchGroupNorm2d(_BatchWideNorm):
     """
 
     accepted_dims = (4,)
+    cut = staticmethod(channel_groups)
 
     def __init__(
         self,
@@ -197,27 +187,6 @@ class GeneralBatchGroupNorm2d(_BatchWideNorm):
     @property
     def num_statistics(self) -> int:
         return num_channel_groups(self.num_features, self.num_groups)
-
-    def _normalize(
-        self,
-        input: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        training: bool,
-        momentum: float | Tensor,
-    ) -> Tensor:
-        return F.general_batch_group_norm(
-            input,
-            self.num_groups,
-            self.batch_blocks,
-            running_mean,
-            running_var,
-            self.weight,
-            self.bias,
-            training=training,
-            momentum=momentum,
-            eps=self.eps,
-        )
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, batch_blocks={self.batch_blocks}"
@@ -251,12 +220,20 @@ class GroupNorm(nn.GroupNorm):
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
+        key, weight, bias = None, self.weight, self.bias
+        if type(input) is Tensor and not torch.compiler.is_compiling():
+            key = (GroupNorm, input.shape, input.dtype, self.num_channels, self.num_groups)
+            output = F.backend.quick(key, input, weight, bias, self.eps, None, None)
+            if output is not None:
+                return output
         checks.feature_map(input)
         checks.channels(input, "num_channels", self.num_channels)
         one_element = math.prod(input.shape[1:]) == self.num_groups
         if self.num_channels % self.num_groups == 0 and input.numel() and not one_element:
-            return super().forward(input)
-        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+            if not F.backend.serves(input, weight, bias):
+                return super().forward(input)
+            F.backend.remember(key, input, F.partition(slices, input, self.num_groups, None))
+        return F.group_norm(input, self.num_groups, weight, bias, self.eps)
 
 
 class PositionalNorm2d(nn.Module):

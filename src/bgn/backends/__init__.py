@@ -7,12 +7,12 @@ read once, when the package is imported.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from bgn.backends import native, reference
-from bgn.moments import Moments
+from bgn.backends.running import Running
 from bgn.partition import Partition
 
 
@@ -20,21 +20,41 @@ class Backend(Protocol):
     """What a backend can do; :mod:`bgn.backends.reference` says what it means."""
 
     def train(
-        self, x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> tuple[Tensor, Moments]: ...
+        self,
+        x: Tensor,
+        part: Partition,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        running: Running | None = None,
+    ) -> Tensor: ...
 
     def apply(
         self, x: Tensor, part: Partition, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> Tensor: ...
 
-    def update(self, running_mean: Tensor, running_var: Tensor, stats: Moments, momentum: float | Tensor) -> None: ...
-
     def positional(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor: ...
+
+    def serves(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, /) -> bool: ...
+
+    def remember(self, key: Any, x: Tensor, part: Partition, /) -> None: ...
+
+    def quick(
+        self,
+        key: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        running: Running | None,
+        given: tuple[Tensor, Tensor] | None,
+        /,
+    ) -> Tensor | None: ...
 
 
 VARIABLE = "BGN_BACKEND"
 AVAILABLE: dict[str, Backend] = {"native": native, "reference": reference}  # best first
-if native.library is None:
+if not native.available():
     del AVAILABLE["native"]
 
 
@@ -48,9 +68,9 @@ class Choice(NamedTuple):
 def choose(asked: str) -> Choice:
     """The backend to use when the environment asks for ``asked``."""
     if asked == "auto":
-        missing = "" if native.library is not None else f"; native is {native.why_not}"
+        missing = "" if native.available() else f"; native is {native.why_not}"
         return Choice(next(iter(AVAILABLE)), f"the best one available{missing}")
-    if asked == "native" and native.library is None:
+    if asked == "native" and not native.available():
         raise ValueError(f"{VARIABLE}='native', but native is {native.why_not}; accepted: auto, {', '.join(AVAILABLE)}")
     if asked not in AVAILABLE:
         raise ValueError(f"{VARIABLE}={asked!r} is not a backend; accepted: auto, {', '.join(AVAILABLE)}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bgn.backends.running import Running, update
 from bgn.moments import Moments, moments
 from bgn.partition import Partition
 
@@ -59,15 +60,17 @@ def per_channel(vector: Tensor, like: Tensor) -> Tensor:
 
 
 def apply(
-    x: Tensor,
-    part: Partition,
-    mean: Tensor,
-    var: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
+    x: Tensor, part: Partition, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """Normalise with given (B, G) statistics, then scale and shift per channel."""
+    """Normalise with given (G,) statistics."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return _normalise(x, part, mean.to(wide)[None], var.to(wide)[None], weight, bias, eps)  # (G,) -> (1, G)
+
+
+def _normalise(
+    x: Tensor, part: Partition, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Normalise with (B, G) statistics, then scale and shift per channel."""
     scale = torch.rsqrt(spread(var, part, x) + eps)
     if weight is not None:
         scale = scale * per_channel(weight, x)
@@ -78,22 +81,14 @@ def apply(
     return y.to(x.dtype)
 
 
-def train(x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Moments]:
-    """Normalise with the statistics of x itself; also returns them."""
+def train(
+    x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None, eps: float, running: Running | None = None
+) -> Tensor:
+    """Normalise with the statistics of x itself, and move the running ones towards them."""
     stats = statistics(x, part)
-    return apply(x, part, stats.mean, stats.var, weight, bias, eps), stats
-
-
-@torch.no_grad()
-def update(running_mean: Tensor, running_var: Tensor, stats: Moments, momentum: float | Tensor) -> None:
-    """Move running statistics (G,) towards those of a batch, averaged over its blocks; the variance is the unbiased one."""
-    for running, batch in (running_mean, stats.mean), (running_var, stats.unbiased_var):
-        batch = batch[0] if len(batch) == 1 else batch.mean(0)  # (B, G) -> (G,)
-        step = momentum.to(batch.dtype) if isinstance(momentum, Tensor) else momentum
-        if running.dtype == batch.dtype:
-            running.lerp_(batch, step)
-        else:
-            running.copy_(torch.lerp(running.to(batch.dtype), batch, step))
+    if running is not None:
+        update(running, stats)
+    return _normalise(x, part, stats.mean, stats.var, weight, bias, eps)
 
 
 def positional(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -106,3 +101,16 @@ def positional(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     if bias is not None:
         y = y + per_channel(bias, x)
     return y.to(x.dtype)
+
+
+def serves(*_: object) -> bool:
+    """Whether this backend is better than torch's own operations where both could be used: never."""
+    return False
+
+
+def remember(*_: object) -> None:
+    """Nothing here is worth remembering."""
+
+
+def quick(*_: object) -> None:
+    """There is no way around the checks here."""

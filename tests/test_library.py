@@ -1,0 +1,81 @@
+"""The shared library in a process: several threads, after a fork, missing or damaged."""
+
+import importlib.machinery
+import importlib.util
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bgn
+from bgn.backends import native, reference
+from bgn.backends.library import load
+
+pytestmark = pytest.mark.skipif(not native.available(), reason=f"the native backend is {native.why_not}")
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_from_several_python_threads() -> None:
+    torch.manual_seed(0)
+    norm = bgn.BatchGroupNorm2d(8, 3, track_running_stats=False)
+    inputs = [torch.randn(3, 8, 20, 20 + i) for i in range(8)]
+    expected = [norm(x) for x in inputs]
+    found: list[Any] = [None] * 8
+
+    def work(i: int) -> None:
+        for _ in range(20):
+            found[i] = norm(inputs[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def _in_a_child(queue: Any) -> None:
+    torch.set_num_threads(1)  # as a DataLoader's worker does
+    queue.put(bgn.BatchGroupNorm2d(8, 3)(torch.ones(2, 8, 100, 100)).abs().max().item())
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_after_a_fork() -> None:
+    bgn.BatchGroupNorm2d(8, 3)(torch.randn(2, 8, 100, 100))  # the parent's threads are running
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_in_a_child, args=(queue,))
+    child.start()
+    assert queue.get(timeout=60) == 0
+    child.join(timeout=60)
+
+
+@pytest.mark.parametrize(("content", "words"), [(None, "not built"), (b"no library", "damaged or for another machine")])
+def test_without_a_library_it_says_why(monkeypatch: Any, tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "_native.so"
+    if content is not None:
+        path.write_bytes(content)
+    spec = importlib.machinery.ModuleSpec("bgn._native", None, origin=str(path)) if content is not None else None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+    library, why = load()
+    assert library is None
+    assert words in why
+    monkeypatch.setattr(native, "_found", None)
+    monkeypatch.setattr(native, "why_not", why)
+    monkeypatch.setattr(bgn.backends, "AVAILABLE", {"reference": reference})
+    assert bgn.backends.choose("auto").name == "reference"
+    assert words in bgn.backends.choose("auto").reason
+    with pytest.raises(ValueError, match=f"BGN_BACKEND='native', but native is {words}"):
+        bgn.backends.choose("native")
