@@ -130,7 +130,7 @@ def _forward(
     """Output, and statistics for the backward pass."""
     y = torch.empty_like(x)
     stats = plan.Statistics()
-    direct = running is not None and running.readable(plan.statistics, plan.part.G)
+    direct = running is not None and running.within_reach(plan.statistics, plan.part.G)
     mean, var, momentum, counter = running.pointers() if running is not None and direct else _NOWHERE
     _checked(
         library.forward(
@@ -341,8 +341,8 @@ def quick(
         plan is None
         or not x.is_contiguous(memory_format=plan.layout)
         or not serves(x, weight, bias)
-        or (running is not None and not running.readable(plan.statistics, plan.part.G))
-        or (given is not None and not Running(*given, None).readable(plan.statistics, plan.part.G))
+        or (running is not None and not running.within_reach(plan.statistics, plan.part.G))
+        or (given is not None and not Running(*given, None).within_reach(plan.statistics, plan.part.G))
     ):
         return None
     return _run(x, weight, bias, plan, eps, running, given)

@@ -16,18 +16,27 @@ class Running:
     the unbiased one. ``counter``, where there is one, counts the batches; without a momentum, every batch so far weighs the same.
     """
 
-    __slots__ = ("counter", "mean", "momentum", "var")
+    __slots__ = ("counter", "direct", "mean", "momentum", "var")
 
     def __init__(self, mean: Tensor, var: Tensor, momentum: float | None, counter: Tensor | None = None) -> None:
         self.mean, self.var, self.momentum, self.counter = mean, var, momentum, counter
+        self.direct: bool | None = None  # whether C can write to them; not yet known
 
-    def readable(self, dtype: torch.dtype, G: int) -> bool:
+    def within_reach(self, dtype: torch.dtype, G: int) -> bool:
         """Whether C can write to them: plain, contiguous tensors of G numbers on the CPU."""
-        for t in (self.mean, self.var):
-            if not (type(t) is Tensor and t.dtype is dtype and t.numel() == G and t.is_cpu and t.is_contiguous()):
-                return False
-        counter = self.counter
-        return counter is None or (type(counter) is Tensor and counter.dtype is torch.int64 and counter.is_cpu)
+        if self.direct is None:
+            mean, var, counter = self.mean, self.var, self.counter
+            self.direct = (
+                type(mean) is type(var) is Tensor
+                and mean.dtype is var.dtype is dtype
+                and mean.numel() == var.numel() == G
+                and mean.is_cpu
+                and var.is_cpu
+                and mean.is_contiguous()
+                and var.is_contiguous()
+                and (counter is None or (type(counter) is Tensor and counter.dtype is torch.int64 and counter.is_cpu))
+            )
+        return self.direct
 
     def pointers(self) -> tuple[int, int, float, int | None]:
         """For C: mean, variance, momentum (below 0 for none) and counter."""

@@ -23,9 +23,14 @@
 enum {
     BLOCK = 16, /* additions of a lane before its sum goes to double */
     PUSH = 256, /* elements that are worth storing past the caches one by one */
+    ROWS = 4,   /* rows of channels_last arrays that are summed in registers */
     STRIP = 4,  /* rows that are read side by side */
     BATCH = 256, /* cells or runs whose sums are kept in lanes at a time */
 };
+
+/* The first of n things that are this thread's turn (k = 0), and the first after them (k = 1). A thread that writes what it has summed
+   finds the end of it in its own cache. */
+static i64 share(i64 n, int k) { return n * (omp_get_thread_num() + k) / omp_get_num_threads(); }
 
 #define BFLOAT 1
 #define BINARY 2
