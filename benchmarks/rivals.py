@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bgn
+from bgn import backends, functional
 
 Step = Callable[[], Any]
 
@@ -28,7 +29,23 @@ class Composite(nn.Module):
         return y * self.weight[:, None, None] + self.bias[:, None, None]
 
 
-def layers(C: int, G: int, compiled: bool) -> dict[str, nn.Module]:
+class Reference(nn.Module):
+    """BGN by the reference backend."""
+
+    def __init__(self, C: int, G: int) -> None:
+        super().__init__()
+        self.norm = bgn.BatchGroupNorm2d(C, G)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before, functional.backend = functional.backend, backends.AVAILABLE["reference"]
+        try:
+            y: Tensor = self.norm(x)
+        finally:
+            functional.backend = before
+        return y
+
+
+def layers(C: int, G: int, compiled: bool, reference: bool) -> dict[str, nn.Module]:
     """Every layer for C channels; BGN with G groups."""
     made: dict[str, nn.Module] = {
         "bgn": bgn.BatchGroupNorm2d(C, G),
@@ -41,6 +58,8 @@ def layers(C: int, G: int, compiled: bool) -> dict[str, nn.Module]:
     }
     if C % 32 == 0:
         made["nn.GroupNorm(32)"] = nn.GroupNorm(32, C)
+    if reference:
+        made["bgn reference"] = Reference(C, G)
     if compiled:
         made["compiled composite"] = torch.compile(Composite(C, G), dynamic=False)  # type: ignore[assignment]
     return made

@@ -1,4 +1,7 @@
-"""Times of several functions in one run, interleaved, so that noise of the machine hits all of them alike."""
+"""Times of several functions in one run, interleaved, so that noise of the machine hits all of them alike.
+
+Every turn begins with a call that is not timed: what another function left in the caches and in the allocator is not this one's.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ def interleaved(steps: dict[str, Callable[[], Any]], seconds: float, least: int 
     while rounds < least or time.perf_counter() < end:
         for name in names[rounds % len(names) :] + names[: rounds % len(names)]:
             step, n = steps[name], calls[name]
+            step()
             begin = time.perf_counter()
             for _ in range(n):
                 step()
