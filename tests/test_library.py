@@ -3,6 +3,9 @@
 import importlib.machinery
 import importlib.util
 import multiprocessing
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,3 +82,29 @@ def test_without_a_library_it_says_why(monkeypatch: Any, tmp_path: Path, content
     assert words in bgn.backends.choose("auto").reason
     with pytest.raises(ValueError, match=f"BGN_BACKEND='native', but native is {words}"):
         bgn.backends.choose("native")
+
+
+def test_one_openmp_runtime_in_the_process() -> None:
+    bgn.BatchGroupNorm2d(8, 3)(torch.randn(2, 8, 100, 100))
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("needs /proc")
+    loaded = {line.split()[-1] for line in maps.read_text().splitlines() if "libgomp" in line or "libomp" in line}
+    assert len(loaded) == 1
+
+
+@pytest.mark.parametrize(("variable", "warned"), [(None, True), ("reference", False)])
+def test_a_missing_library_is_announced_once_unless_it_is_not_wanted(variable: str | None, warned: bool) -> None:
+    code = (
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'bgn._native' else find(name, *rest)\n"
+        "import bgn, torch; norm = bgn.BatchGroupNorm2d(4, 2)\n"
+        "for _ in range(3): norm(torch.ones(2, 4, 3, 3))\n"
+        "print(bgn.info().backend)"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "BGN_BACKEND"}
+    if variable is not None:
+        environment["BGN_BACKEND"] = variable
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "reference"
+    assert done.stderr.count("the native backend of bgn is not built") == warned

@@ -7,6 +7,7 @@ read once, when the package is imported.
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -79,3 +80,10 @@ def choose(asked: str) -> Choice:
 
 choice = choose(os.environ.get(VARIABLE, "auto"))
 backend = AVAILABLE[choice.name]
+if VARIABLE not in os.environ and not native.available():
+    warnings.warn(
+        f"the native backend of bgn is {native.why_not}; the reference backend is used, which is several times slower on a"
+        f" CPU ({VARIABLE}=reference says that this is wanted)",
+        RuntimeWarning,
+        stacklevel=2,
+    )
