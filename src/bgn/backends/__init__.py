@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from bgn.backends import native, reference
+from bgn.backends import native, ops, reference  # noqa: F401  (ops: registered for torch.compile)
 from bgn.backends.running import Running
 from bgn.partition import Partition
 

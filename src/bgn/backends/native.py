@@ -78,6 +78,20 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _STATISTICS = {dtype: torch.promote_types(dtype, torch.float32) for dtype in TYPES}
 
 
+def _in_graph(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether a graph that is compiled gets the operator of :mod:`bgn.backends.ops`; an exported one needs nothing of bgn."""
+    statistics = _STATISTICS.get(x.dtype)
+    if (
+        statistics is None
+        or x.device.type != "cpu"
+        or not hasattr(torch.compiler, "is_exporting")
+        or torch.compiler.is_exporting()
+    ):
+        return False
+    dtypes = {t.dtype for t in (weight, bias) if t is not None}
+    return len(dtypes) < 2 and dtypes <= {x.dtype, statistics}
+
+
 def _readable(x: Tensor) -> Tensor:
     """x in a memory format that the C code can walk through."""
     if x.is_contiguous() or (x.dim() in _LAST and x.is_contiguous(memory_format=_LAST[x.dim()])):
@@ -131,7 +145,7 @@ def _forward(
     y = torch.empty_like(x)
     stats = plan.Statistics()
     direct = running is not None and running.within_reach(plan.statistics, plan.part.G)
-    mean, var, momentum, counter = running.pointers() if running is not None and direct else _NOWHERE
+    to_mean, to_var, momentum, counter = running.pointers() if running is not None and direct else _NOWHERE
     _checked(
         library.forward(
             plan.pointer,
@@ -142,8 +156,8 @@ def _forward(
             _low(plan, weight, bias),
             eps,
             stats,
-            mean,
-            var,
+            to_mean,
+            to_var,
             momentum,
             counter,
             plan.threads(),
@@ -153,9 +167,8 @@ def _forward(
         running.written()
     elif running is not None:
         part = plan.part
-        count = (part.starts().diff() * (part.unit_size * part.block_size)).to(plan.statistics)
-        values = torch.frombuffer(stats, dtype=plan.statistics).view(3, part.B, part.G)
-        update(running, Moments(count, values[0], values[1]))
+        mean, m2, _ = torch.frombuffer(stats, dtype=plan.statistics).view(3, part.B, part.G)
+        update(running, Moments(reference.count(part, mean), mean, m2))
     return y, stats
 
 
@@ -181,6 +194,39 @@ def _apply(
         )
     )
     return y, stats
+
+
+def _backward(
+    gy: Tensor,
+    x: Tensor,
+    gx: Tensor | None,
+    weight: Tensor | None,
+    gw: Tensor | None,
+    gb: Tensor | None,
+    plan: Plan,
+    mean: int,
+    rstd: int,
+    low: bool,
+    frozen: bool,
+) -> None:
+    """Write the gradients that are asked for."""
+    gy = gy.contiguous(memory_format=plan.layout)
+    _checked(
+        library.backward(
+            plan.pointer,
+            gy.data_ptr(),
+            x.data_ptr(),
+            _pointer(gx),
+            _pointer(weight),
+            low,
+            mean,
+            rstd,
+            _pointer(gw),
+            _pointer(gb),
+            frozen,
+            plan.threads(),
+        )
+    )
 
 
 class _Normalise(torch.autograd.Function):
@@ -214,27 +260,11 @@ class _Normalise(torch.autograd.Function):
         if torch.is_grad_enabled() or type(gy) is not Tensor:  # somebody wants to differentiate again
             return (*_differentiable(gy, x, weight, bias, ctx, needs), None, None, None, None)
         plan: Plan = ctx.plan
-        gy = gy.contiguous(memory_format=plan.layout)
         gx = torch.empty_like(x) if need_x else None
         gw = torch.empty_like(weight) if need_weight else None
         gb = torch.empty_like(bias) if need_bias else None
         mean = addressof(ctx.stats)
-        _checked(
-            library.backward(
-                plan.pointer,
-                gy.data_ptr(),
-                x.data_ptr(),
-                _pointer(gx),
-                _pointer(weight),
-                _low(plan, weight, bias),
-                mean,
-                mean + 2 * plan.step,
-                _pointer(gw),
-                _pointer(gb),
-                ctx.given is not None,
-                plan.threads(),
-            )
-        )
+        _backward(gy, x, gx, weight, gw, gb, plan, mean, mean + 2 * plan.step, _low(plan, weight, bias), ctx.given is not None)
         return gx, gw, gb, None, None, None, None
 
 
@@ -288,6 +318,11 @@ def train(
     x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None, eps: float, running: Running | None = None
 ) -> Tensor:
     """See :func:`bgn.backends.reference.train`."""
+    if torch.compiler.is_compiling() and _in_graph(x, weight, bias):
+        y, mean, m2, _ = torch.ops.bgn.normalise(x, weight, bias, part.B, part.G, part.whole_channels, eps)
+        if running is not None:
+            update(running, Moments(reference.count(part, mean), mean, m2))
+        return y  # type: ignore[no-any-return]
     if not serves(x, weight, bias):
         return reference.train(x, part, weight, bias, eps, running)
     x = _readable(x)

@@ -37,6 +37,11 @@ def statistics(x: Tensor, part: Partition) -> Moments:
     return of_body.merge(Moments(of_last.count * has_last, of_last.mean, of_last.M2 * has_last))
 
 
+def count(part: Partition, like: Tensor) -> Tensor:
+    """How many elements each of the G statistics of a block has."""
+    return (part.starts(like.device).diff() * part.unit_size * part.block_size).to(like.dtype)
+
+
 def spread(stat: Tensor, part: Partition, like: Tensor) -> Tensor:
     """A (B, G) statistic laid out for broadcasting against ``like``, a tensor of the partition's (N, C, ...).
 
