@@ -73,9 +73,11 @@ class _BatchWideNorm(_NormBase):
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
-        buffers, training = self._buffers, self.training  # a module's own lookup of a buffer costs as much as a check
+        # looked up where modules keep them: a module's own lookup costs as much as all checks together
+        parameters, buffers, training = self._parameters, self._buffers, self.training
         mean, var, counter = buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
-        weight, bias = self.weight, self.bias
+        weight = parameters["weight"] if "weight" in parameters else self.weight  # a parametrised one is elsewhere
+        bias = parameters["bias"] if "bias" in parameters else self.bias
         running, given = None, None
         if mean is not None and var is not None:
             if not training:

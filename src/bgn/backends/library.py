@@ -12,7 +12,7 @@ from bgn.partition import Partition
 
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}  # as in native/plan.h
 SLICED, CHANNELS_LAST, POSITIONAL = range(3)  # ways through memory, as in native/plan.h
-_SERIAL = 16384  # elements below which a second thread costs more than it gains
+_SERIAL = 65536  # elements below which a second thread costs more than it gains
 
 
 class Library:
