@@ -76,8 +76,8 @@ class _BatchWideNorm(_NormBase):
         # looked up where modules keep them: a module's own lookup costs as much as all checks together
         parameters, buffers, training = self._parameters, self._buffers, self.training
         mean, var, counter = buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
-        weight = parameters["weight"] if "weight" in parameters else self.weight  # a parametrised one is elsewhere
-        bias = parameters["bias"] if "bias" in parameters else self.bias
+        whole = "weight" in parameters and "bias" in parameters  # parametrised ones are elsewhere
+        weight, bias = (parameters["weight"], parameters["bias"]) if whole else (self.weight, self.bias)
         running, given = None, None
         if mean is not None and var is not None:
             if not training:

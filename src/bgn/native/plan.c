@@ -72,7 +72,7 @@ static void plan_channels_last(bgn_plan *p) {
     i64 M = p->rows * p->P; /* positions of a block */
     p->chunk = most(most(64, 8 * UNIT / p->C), parts(M, CHUNKS));
     p->chunk = least(most(p->chunk, parts(M, most(M * p->C / 32 / p->cells, 1))), M); /* partial sums stay small beside x */
-    p->chunks = parts(M, p->chunk);
+    p->chunks = parts(M, p->chunk), p->bundles = least(BUNDLES, p->B);
     for (i64 k = 0, c = -1; k < p->cells; k++) {
         if (p->channel[k] != c) p->of_channel[++c] = k;
         else p->event[p->events++] = k;

@@ -34,8 +34,9 @@ typedef struct {
     i64 *of_channel;      /* (C + 1) first cell of each channel */
     i64 events, *event;   /* (events) cells that begin inside a channel, by position */
 
-    /* POSITIONAL: chunk positions make a tile, chunks of them a sample; bundles of tiles share partial sums of a channel */
-    i64 bundles;
+    /* POSITIONAL: chunk positions make a tile, chunks of them a sample */
+
+    i64 bundles; /* of blocks or tiles: what shares the partial sums of a channel */
 } bgn_plan;
 
 #endif
