@@ -62,7 +62,7 @@ figures: $(READY)  ## draw the pictures of the documentation anew
 bench-quick: $(READY)  ## headline ratios to torch's normalisers, within a minute
 	$(VENV)/bin/python -m benchmarks.run --quick
 
-bench: $(READY)  ## all ratios: table, JSON and picture in results/bench (an hour or two)
+bench: $(READY)  ## all ratios: table, JSON and picture in results/bench (about half an hour)
 	$(VENV)/bin/python -m benchmarks.run --out results/bench
 
 info: $(READY)  ## versions, and which backend is at work

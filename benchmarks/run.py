@@ -30,6 +30,7 @@ Row = dict[str, Any]
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 LARGEST = 128 * 64 * 112 * 112  # elements; what is larger does not fit beside its gradients
+LARGE = 32 * 64 * 112 * 112  # elements; larger ones are measured in float32, contiguous, on all cores only: they take long
 SMALLEST = Shape(16, 8, 8, 1)
 
 
@@ -207,27 +208,42 @@ def main() -> None:
     parser.add_argument("--batch-sizes", type=int, nargs="+", help="images per process")
     options = parser.parse_args()
     sizes = options.batch_sizes or ([2, 8] if options.quick else [2, 8, 32, 128])
-    seconds = options.seconds or (0.8 if options.quick else 0.5)
+    seconds = options.seconds or (0.8 if options.quick else 0.4)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
     print(bgn.info())
     cores = torch.get_num_threads()
     jobs = [("smallest", "train", "float32", "contiguous", cores, SMALLEST, 2)]
     jobs += [(*s, shape, N) for s in settings(options.quick, cores) for N in sizes for shape in NETWORKS[s[0]]]
-    jobs = [job for job in jobs if job[6] * job[5].C * job[5].H * job[5].W <= LARGEST]
+    headline = ("train", "float32", "contiguous", cores)
+    jobs = [
+        job
+        for job in jobs
+        if job[6] * job[5].C * job[5].H * job[5].W <= (LARGEST if job[1:5] == headline else LARGE * job[4] // cores)
+    ]
     rows: list[Row] = []
-    begin = time.monotonic()
-    for done, (name, mode, dtype, layout, threads, shape, N) in enumerate(jobs, 1):
-        more = not options.quick and (name, mode, dtype, layout, threads) == ("resnet50", "train", "float32", "contiguous", cores)
-        rows.append({**measure(shape, N, mode, dtype, layout, threads, seconds, more), "network": name})
-        left = (time.monotonic() - begin) / done * (len(jobs) - done)
-        print(f"\r{done}/{len(jobs)}, {left:.0f} s left: {name} {N}x{shape} {mode} {dtype} {layout}      ", end="", flush=True)
-    torch.set_num_threads(cores)
-    parts = ["", headlines(rows)]
     results: dict[str, Any] = {"rows": rows}
+    begin = time.monotonic()
+    try:
+        for done, (name, mode, dtype, layout, threads, shape, N) in enumerate(jobs, 1):
+            more = not options.quick and (name, mode, dtype, layout, threads) == ("resnet50", *headline)
+            rows.append({**measure(shape, N, mode, dtype, layout, threads, seconds, more), "network": name})
+            left = (time.monotonic() - begin) / done * (len(jobs) - done)
+            print(
+                f"\r{done}/{len(jobs)}, {left:.0f} s left: {name} {N}x{shape} {mode} {dtype} {layout}      ", end="", flush=True
+            )
+            if not options.quick and len(rows) == 1:  # what matters most is not left to the end
+                torch.set_num_threads(cores)
+                results |= {"resnet50 step": network.compare(40 * seconds), "per element": scaling.compare(20 * seconds)}
+    except KeyboardInterrupt:
+        print("\ninterrupted: this is what was measured so far")
+    if not rows:
+        return
+    parts = ["", headlines(rows)]
+    if "per element" in results:
+        parts += ["", whole_step(results["resnet50 step"]), "", per_element(results["per element"])]
     if not options.quick:
-        results |= {"resnet50 step": network.compare(40 * seconds), "per element": scaling.compare(20 * seconds)}
-        parts += ["", whole_step(results["resnet50 step"]), "", per_element(results["per element"]), "", summary(rows)]
+        parts += ["", summary(rows)]
     print("\n".join(parts))
     if options.out is not None:
         results["about"] = {"info": str(bgn.info()), "processor": platform.processor(), "seconds": seconds, "batch sizes": sizes}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def interleaved(steps: dict[str, Callable[[], Any]], seconds: float, least: int = 5) -> dict[str, dict[str, float]]:
+def interleaved(steps: dict[str, Callable[[], Any]], seconds: float, least: int = 4) -> dict[str, dict[str, float]]:
     """Minimum and median seconds per call, from rounds in which every function has its turn, for about so long in all."""
     names = list(steps)
     calls = {}

@@ -64,9 +64,8 @@ def laid_out(x: Tensor, layout: str) -> Tensor:
 def run(function: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, gy: Tensor) -> list[Tensor]:
     """Output and gradients."""
     leaves = [
-        t.detach().clone(memory_format=torch.preserve_format).requires_grad_() if t is not None else None
-        for t in (x, weight, bias)
-    ]
+        None if t is None else t.detach().requires_grad_() for t in (x, weight, bias)
+    ]  # no copy: it would lie in a tidy place
     y = function(*leaves)
     y.backward(gy)
     return [y.detach(), *(t.grad for t in leaves if t is not None)]
@@ -258,6 +257,17 @@ def test_what_is_remembered_of_a_shape_is_only_what_depends_on_it(make: Any) -> 
     for mode in (True, False):
         with pytest.raises(ValueError, match=r"running_mean has shape \(4,\); expected \(2,\)"):
             norm.train(mode)(x)
+
+
+def test_views_and_lazy_zeros_whose_memory_is_not_their_value() -> None:
+    x, gy = torch.randn(2, 4, 3, 3, requires_grad=True), torch.randn(2, 4, 3, 3)
+    norm = bgn.BatchGroupNorm2d(4, 2, track_running_stats=False)
+    assert_close(norm(torch._neg_view(x)), norm(-x))
+    assert torch.equal(norm(torch._efficientzerotensor((2, 4, 3, 3))), torch.zeros(2, 4, 3, 3))
+    (negative,) = torch.autograd.grad(norm(x), x, torch._neg_view(gy))
+    assert_close(negative, torch.autograd.grad(norm(x), x, -gy)[0])
+    (zero,) = torch.autograd.grad(norm(x), x, torch._efficientzerotensor((2, 4, 3, 3)))
+    assert torch.equal(zero, torch.zeros_like(x))
 
 
 def test_second_derivatives_through_a_first_native_one() -> None:

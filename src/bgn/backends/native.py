@@ -37,11 +37,17 @@ def available() -> bool:
     return _found is not None
 
 
+def _literal(x: Tensor) -> bool:
+    """Whether x's memory holds its values: not their negatives, as in some views, nor nothing at all, as in lazy zeros."""
+    return not x.is_neg() and not x._is_zerotensor()
+
+
 def _eager(x: Tensor) -> bool:
     """Whether x has memory that the C code may look at now."""
     return (
         type(x) in _PLAIN
         and x.is_cpu
+        and _literal(x)
         and not torch.compiler.is_compiling()
         and peek_interpreter_stack() is None
         and forward_ad._current_level < 0
@@ -57,6 +63,7 @@ def _fits(parameter: Tensor | None, C: int, statistics: torch.dtype, dtype: torc
         and type(parameter) in _PLAIN
         and parameter.numel() == C
         and parameter.is_cpu
+        and _literal(parameter)
         and parameter.is_contiguous()
     )
 
@@ -210,6 +217,8 @@ def _backward(
     frozen: bool,
 ) -> None:
     """Write the gradients that are asked for."""
+    if not _literal(gy):
+        gy = torch.zeros(gy.shape, dtype=gy.dtype) + gy
     gy = gy.contiguous(memory_format=plan.layout)
     _checked(
         library.backward(

@@ -59,8 +59,7 @@ static void plan_sliced(bgn_plan *p) {
     p->stripe[p->stripes] = p->cells;
 }
 
-static const bgn_plan *sorted; /* qsort hands its comparison no context */
-#pragma omp threadprivate(sorted)
+static _Thread_local const bgn_plan *sorted; /* qsort hands its comparison no context */
 
 static int by_position(const void *a, const void *b) {
     i64 j = *(const i64 *)a, k = *(const i64 *)b;
