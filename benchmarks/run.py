@@ -248,7 +248,7 @@ def main() -> None:
     if options.out is not None:
         results["about"] = {"info": str(bgn.info()), "processor": platform.processor(), "seconds": seconds, "batch sizes": sizes}
         _write(options.out / "table.md", "\n".join(parts[1:]) + "\n")
-        _write(options.out / "results.json", json.dumps(results, indent=1) + "\n")
+        _write(options.out / "results.json", json.dumps(results) + "\n")
         picture(rows, options.out / "ratios.png")
 
 

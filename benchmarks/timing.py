@@ -32,4 +32,6 @@ def interleaved(steps: dict[str, Callable[[], Any]], seconds: float, least: int 
                 step()
             times[name].append((time.perf_counter() - begin) / n)
         rounds += 1
-    return {name: {"min": min(t), "median": statistics.median(t), "rounds": len(t)} for name, t in times.items()}
+    return {
+        name: {"min": round(min(t), 9), "median": round(statistics.median(t), 9), "rounds": len(t)} for name, t in times.items()
+    }
