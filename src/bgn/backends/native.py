@@ -45,10 +45,10 @@ def _literal(x: Tensor) -> bool:
 def _eager(x: Tensor) -> bool:
     """Whether x has memory that the C code may look at now."""
     return (
-        type(x) in _PLAIN
+        not torch.compiler.is_compiling()  # first: compilers cannot trace the rest
+        and type(x) in _PLAIN
         and x.is_cpu
         and _literal(x)
-        and not torch.compiler.is_compiling()
         and peek_interpreter_stack() is None
         and forward_ad._current_level < 0
         and not _len_torch_dispatch_stack()
