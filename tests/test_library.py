@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,6 @@ from bgn.backends import native, reference
 from bgn.backends.library import load
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=f"the native backend is {native.why_not}")
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_from_several_python_threads() -> None:

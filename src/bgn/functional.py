@@ -17,6 +17,7 @@ from torch import Tensor
 from bgn import checks
 from bgn.backends import backend as backend  # the layers use it too
 from bgn.backends import reference
+from bgn.backends.native import PLAIN
 from bgn.backends.running import Running
 from bgn.partition import Partition, channel_groups, slices
 
@@ -129,7 +130,7 @@ def partition(cut: Callable[..., Partition], input: Tensor, num_groups: int, blo
     if (
         not input.dtype.is_floating_point
         or type(num_groups) is not int
-        or type(input) not in _PLAIN
+        or type(input) not in PLAIN
         or torch.compiler.is_compiling()
     ):
         return _new_partition(cut, input, num_groups, blocks)
@@ -141,9 +142,6 @@ def partition(cut: Callable[..., Partition], input: Tensor, num_groups: int, blo
             _partitions.clear()
         _partitions[key] = part
     return part
-
-
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _new_partition(cut: Callable[..., Partition], input: Tensor, num_groups: int, blocks: int | None) -> Partition:

@@ -36,7 +36,7 @@ class Library:
         )
         self.apply = function("bgn_apply", number, pointer, pointer, pointer, *affine, real, *[pointer] * 3, number)
         self.backward = function("bgn_backward", number, *[pointer] * 5, number, *[pointer] * 4, number, number)
-        self.avx2 = bool(self.use_avx2(1))
+        self.use_avx2(1)  # where there is such a thing
 
 
 def load() -> tuple[Library | None, str]:

@@ -1,8 +1,9 @@
 """The fast path on the CPU: plain C and OpenMP on the tensors' memory, called through ctypes.
 
 Contiguous and channels_last, float32, float64, bfloat16 and float16 (with parameters of that type or of float32); other strides
-are copied. Everything that has no memory to look at (other devices, torch.compile, torch.func, forward-mode derivatives)
-goes to the reference backend, which this one is tested against.
+are copied. Compiled graphs get an operator (:mod:`bgn.backends.ops`) that runs the same code. Everything that has no memory to
+look at (other devices, torch.func, forward-mode derivatives, exported graphs) goes to the reference backend, which this one is
+tested against.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ if _found is not None:
 _PLANS = 1024  # how many shapes are remembered
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _plans: dict[Any, Plan] = {}
+PLAIN = (Tensor, torch.nn.Parameter)  # types whose memory is what it seems
+_STATISTICS = {dtype: torch.promote_types(dtype, torch.float32) for dtype in TYPES}
 
 
 def available() -> bool:
@@ -46,7 +49,7 @@ def _eager(x: Tensor) -> bool:
     """Whether x has memory that the C code may look at now."""
     return (
         not torch.compiler.is_compiling()  # first: compilers cannot trace the rest
-        and type(x) in _PLAIN
+        and type(x) in PLAIN
         and x.is_cpu
         and _literal(x)
         and peek_interpreter_stack() is None
@@ -60,7 +63,7 @@ def _fits(parameter: Tensor | None, C: int, statistics: torch.dtype, dtype: torc
     """Whether the C code can read a weight or a bias."""
     return parameter is None or (
         (parameter.dtype is statistics or parameter.dtype is dtype)
-        and type(parameter) in _PLAIN
+        and type(parameter) in PLAIN
         and parameter.numel() == C
         and parameter.is_cpu
         and _literal(parameter)
@@ -79,10 +82,6 @@ def serves(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
         and _fits(bias, x.shape[1], statistics, dtype)
         and (weight is None or bias is None or weight.dtype is bias.dtype)
     )
-
-
-_PLAIN = (Tensor, torch.nn.Parameter)
-_STATISTICS = {dtype: torch.promote_types(dtype, torch.float32) for dtype in TYPES}
 
 
 def _in_graph(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
@@ -342,7 +341,9 @@ def apply(
     x: Tensor, part: Partition, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """See :func:`bgn.backends.reference.apply`."""
-    if not serves(x, weight, bias) or not (type(mean) is type(var) is Tensor) or mean.requires_grad or var.requires_grad:
+    if not serves(x, weight, bias) or not all(
+        type(t) is Tensor and t.is_cpu and not t.requires_grad and _literal(t) for t in (mean, var)
+    ):
         return reference.apply(x, part, mean, var, weight, bias, eps)
     x = _readable(x)
     plan = _plan(x, part)

@@ -25,10 +25,6 @@ _LIBRARY.define(
 )
 
 
-def _statistics(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)
-
-
 def _partition(x: Tensor, B: int, G: int, whole_channels: bool) -> Partition:
     return Partition(x.shape[0], x.shape[1], x[0, 0].numel(), B, G, whole_channels)
 
@@ -49,7 +45,7 @@ def _normalise(
 def _fake_normalise(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, B: int, G: int, whole_channels: bool, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    mean, m2, rstd = (x.new_empty(B, G, dtype=_statistics(x)) for _ in range(3))
+    mean, m2, rstd = (x.new_empty(B, G, dtype=native._STATISTICS[x.dtype]) for _ in range(3))
     return torch.empty_like(x), mean, m2, rstd
 
 
@@ -71,7 +67,7 @@ def _normalise_backward(
 def _fake_normalise_backward(
     gy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, G: int, whole_channels: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    gw, gb = (x.new_empty(x.shape[1], dtype=_statistics(x) if weight is None else weight.dtype) for _ in range(2))
+    gw, gb = (x.new_empty(x.shape[1], dtype=native._STATISTICS[x.dtype] if weight is None else weight.dtype) for _ in range(2))
     return torch.empty_like(x), gw, gb
 
 

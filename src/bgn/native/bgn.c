@@ -89,7 +89,7 @@ int bgn_use_avx2(int allow) {
 static void advise(const bgn_plan *p, void *memory) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     const uintptr_t page = 2 << 20;
-    uintptr_t size = (uintptr_t)(p->N * p->D) * (p->type == F32 ? 4 : p->type == F64 ? 8 : 2);
+    uintptr_t size = (uintptr_t)(p->N * p->D * p->item);
     uintptr_t from = ((uintptr_t)memory + page - 1) / page * page, to = ((uintptr_t)memory + size) / page * page;
     if (memory && to >= from + 2 * page) madvise((void *)from, to - from, MADV_HUGEPAGE);
 #else
@@ -105,7 +105,7 @@ static void update(const bgn_plan *p, const void *mean, const void *m2, void *ru
 #define MOVE(T)                                                                                                               \
     for (i64 g = 0; g < p->G; g++) {                                                                                          \
         T *to_mean = (T *)running_mean + g, *to_var = (T *)running_var + g;                                                   \
-        double count = (double)(p->start[p->first[g + 1]] - p->start[p->first[g]]) * (double)p->rows, mu = 0, var = 0;        \
+        double count = bgn_count(p, g), mu = 0, var = 0;                                                                      \
         for (i64 at = g; at < p->B * p->G; at += p->G) mu += (double)((const T *)mean)[at], var += (double)((const T *)m2)[at]; \
         *to_mean = (T)((1 - momentum) * (double)*to_mean + momentum * mu / (double)p->B);                                     \
         *to_var = (T)((1 - momentum) * (double)*to_var + momentum * var / (count - 1) / (double)p->B);                        \

@@ -11,7 +11,7 @@ enum {
     STREAM_BYTES = 16 << 20, /* of an output that is not in a cache any more when it is read (asking the system is no use: virtual
                                 machines report the cache of the host) */
     CHUNKS = 128,        /* chunks of a block, at most */
-    BUNDLES = 64,        /* bundles of tiles, at most */
+    BUNDLES = 64,        /* bundles of blocks or tiles, at most */
 };
 
 static const i64 ITEM[] = {4, 8, 2, 2}; /* bytes of an element, by type */
@@ -47,9 +47,9 @@ static void plan_sliced(bgn_plan *p) {
     p->slab = least(most(UNIT / most(p->D / p->cells, 1), 1), p->rows), p->slabs = parts(p->rows, p->slab);
     i64 widest = 0;
     for (i64 g = 0; g < p->G; g++) widest = most(widest, p->start[p->first[g + 1]] - p->start[p->first[g]]);
-    i64 bytes = widest * p->rows * ITEM[p->type];
+    i64 bytes = widest * p->rows * p->item;
     if (bytes <= TILE_MOST) {
-        i64 width = most(TILE_BYTES / most(bytes, 1), parts(ROW_BYTES, most(widest * ITEM[p->type], 1)));
+        i64 width = most(TILE_BYTES / most(bytes, 1), parts(ROW_BYTES, most(widest * p->item, 1)));
         width = most(least(width, TILE_MOST / most(bytes, 1)), 1);
         for (i64 g = 0; g < p->G; g += width) p->tile[p->tiles++] = g;
         p->tile[p->tiles] = p->G;
@@ -92,8 +92,8 @@ static i64 *integers(i64 n) { return malloc((size_t)n * sizeof(i64)); }
 bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, int type, int walk) {
     bgn_plan *p = calloc(1, sizeof *p);
     if (!p) return NULL;
-    p->type = type, p->walk = walk, p->N = N, p->C = C, p->P = P, p->D = C * P, p->B = B, p->G = G, p->rows = N / B;
-    p->streams = N * p->D * ITEM[type] >= STREAM_BYTES;
+    p->type = type, p->walk = walk, p->item = ITEM[type], p->N = N, p->C = C, p->P = P, p->D = C * P, p->B = B, p->G = G, p->rows = N / B;
+    p->streams = N * p->D * p->item >= STREAM_BYTES;
     if (walk == POSITIONAL) return plan_positional(p), p;
     i64 longest = walk == SLICED ? CELL : p->D, size = C + G + p->D / longest + 2;
     p->start = integers(size + 1), p->first = integers(G + 1), p->run_start = integers(size + 1), p->run_first = integers(G + 1);

@@ -12,6 +12,7 @@ enum walk { SLICED, CHANNELS_LAST, POSITIONAL };
 
 typedef struct {
     int type, walk;
+    i64 item;                 /* bytes of an element */
     i64 N, C, P, D, B, G;     /* as in the paper; P positions of a channel, B blocks of samples */
     i64 rows;                 /* samples in a block */
     int streams;              /* whether outputs are too large to be found in a cache afterwards */
@@ -38,5 +39,10 @@ typedef struct {
 
     i64 bundles; /* of blocks or tiles: what shares the partial sums of a channel */
 } bgn_plan;
+
+/* elements of a group in a block */
+static inline double bgn_count(const bgn_plan *p, i64 group) {
+    return (double)(p->start[p->first[group + 1]] - p->start[p->first[group]]) * (double)p->rows;
+}
 
 #endif
