@@ -202,7 +202,7 @@ def test_refusals_of_arguments() -> None:
     model = Residual()
     with pytest.raises(ValueError, match="num_groups=None and batch_size=None"):
         bgn.convert(model)
-    with pytest.raises(ValueError, match="norm='BGN' is not a normaliser; .* did you mean 'bgn'"):
+    with pytest.raises(ValueError, match="norm='BGN' is not known; .* did you mean 'bgn'"):
         bgn.convert(model, "BGN", num_groups=1)
     with pytest.raises(ValueError, match="num_groups='auto'"):
         bgn.convert(model, num_groups="auto")

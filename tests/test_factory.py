@@ -60,7 +60,7 @@ def test_instance_norm_of_1x1_maps_is_the_bias() -> None:
         (
             ("batchgroup",),
             {},
-            "name='batchgroup' is not a normaliser; accepted: bn, in, ln, gn, pn, gbgn, bgn",
+            "name='batchgroup' is not known; accepted: bn, in, ln, gn, pn, gbgn, bgn",
         ),
         (("BGN",), {}, "did you mean 'bgn'"),
         (("bgn",), {}, "neither num_groups nor batch_size"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +16,14 @@ def positive_int(name: str, value: Any) -> None:
         raise TypeError(f"{name}={value!r} is a {type(value).__name__}; expected a positive int")
     if value < 1:
         raise ValueError(f"{name}={value} is not positive; expected an int of at least 1")
+
+
+def one_of(name: str, value: Any, accepted: Sequence[str]) -> None:
+    """Refuse what is not among the accepted names, with a suggestion."""
+    if value not in accepted:
+        near = difflib.get_close_matches(str(value).lower(), accepted, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name}={value!r} is not known; accepted: {', '.join(accepted)}{hint}")
 
 
 def eps(value: Any) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from bgn import layers
+from bgn import checks, layers
 from bgn._job import Job, carry_out, new_parameters, no_inverse, plan
 from bgn._optimizer import add_parameters, carry_state, unknown_state
 from bgn._surgery import listed, replace
-from bgn.factory import PAPER_CHANNEL_GROUPS, check_name
+from bgn.factory import NAMES, PAPER_CHANNEL_GROUPS
 from bgn.groups import Groups, nearest_groups, resolve
 from bgn.kinds import Kind, identify, is_frozen_batch_norm, normalisers
 from bgn.support import model_spatial, refusal
@@ -55,7 +55,7 @@ def convert(
     >>> convert(model, batch_size=2)[1]
     BatchGroupNorm2d(8, num_groups=1, ...)
     """
-    check_name("norm", norm)
+    checks.one_of("norm", norm, NAMES)
     unknown = options.keys() - OPTIONS
     if unknown:
         raise TypeError(f"convert got the options {', '.join(sorted(unknown))}; accepted for the layers: {', '.join(OPTIONS)}")

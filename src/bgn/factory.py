@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -42,7 +41,7 @@ def norm_layer(
     >>> norm_layer("gn")(36)
     GroupNorm(32, 36, eps=1e-05, affine=True...)
     """
-    check_name("name", name)
+    checks.one_of("name", name, NAMES)
     if batch_size is not None:
         checks.positive_int("batch_size", batch_size)
     if num_groups is not None:
@@ -64,14 +63,6 @@ def norm_layer(
         "bgn": partial(layers.BatchGroupNorm2d, num_groups=groups, **options),
     }
     return constructors[name]
-
-
-def check_name(argument: str, name: str) -> None:
-    """Refuse what is none of the seven names, with a suggestion."""
-    if name not in NAMES:
-        near = difflib.get_close_matches(str(name).lower(), NAMES, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{argument}={name!r} is not a normaliser; accepted: {', '.join(NAMES)}{hint}")
 
 
 def _group_norm(num_features: int, num_groups: int, **options: Any) -> layers.GroupNorm:
