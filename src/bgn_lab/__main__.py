@@ -1,0 +1,24 @@
+"""``python -m bgn_lab``, and where the ``bgn`` command begins: it says what is missing where the laboratory was not installed."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Run the command line; its exit code."""
+    if sys.argv[1:] == ["info"]:  # needs the library alone
+        import bgn
+
+        print(bgn.info())
+        return 0
+    try:
+        from bgn_lab import cli
+    except ModuleNotFoundError as error:
+        print(f"error: the laboratory needs the package {error.name}: pip install 'batch-group-norm[lab]'", file=sys.stderr)
+        return 2
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""``bgn compare``: every normaliser at every batch size, side by side."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from bgn import checks
+from bgn.factory import NAMES
+from bgn_lab import data as data_sets
+from bgn_lab import files, norms, studies
+from bgn_lab.experiments import classification
+from bgn_lab.recipe import Recipe
+from bgn_lab.report import text
+from bgn_lab.report.collect import Run, read
+from bgn_lab.report.comparison import compare
+from bgn_lab.report.write import write
+
+RUNS = "runs"
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Train a network with each normaliser at each batch size and compare the accuracies.
+
+    Runs go side by side, one per core. Ctrl-C keeps what is done; the same command goes on from there. Learning rates follow the
+    paper's rule (in proportion to the batch size); nothing is tuned on test images.
+    """
+
+    data: str = "fashion-mnist"
+    """fashion-mnist (a part ships with the package), cifar10, imagenet; or the path of a folder of class folders or of an .npz"""
+    root: Path | None = None
+    """where the data is; for fashion-mnist not needed, for cifar10 the cache of `bgn data get` unless given"""
+    model: str = "resnet8"
+    """resnet8 14 20 32 44 56 110 (small images) or resnet18 34 50 101 (as torchvision's)"""
+    width: int | None = None
+    """channels of the first stage; by default 16 for small images, 64 for large ones"""
+    stride: int | None = 2
+    """of the first convolution; 2 makes small maps of small images, and quarters the work"""
+    norms: tuple[str, ...] = NAMES
+    """bn in ln gn pn gbgn bgn"""
+    batch_sizes: tuple[int, ...] = (2, 8, 32)
+    """images that are normalised together"""
+    groups: tuple[str, ...] = ("paper", "8")
+    """G of BGN, one row each: numbers, or paper for the paper's G of each batch size"""
+    epochs: int = 2
+    """passes over the training images"""
+    seeds: int = 2
+    """runs of each kind, with seeds 0, 1, ..."""
+    lr: float = 0.1
+    """learning rate at 32 images; it is scaled in proportion to the batch size"""
+    limit: int | None = 3600
+    """use at most so many training images"""
+    image_size: int | None = None
+    """pixels to which images of folders are cut; by default 224"""
+    jobs: int | None = None
+    """runs side by side; by default one per core on the CPU, one on other devices"""
+    workers: int = 2
+    """processes that decode images of folders, for each job"""
+    device: str = "cpu"
+    """cpu, cuda, cuda:1, mps"""
+    amp: bool = False
+    """mixed precision"""
+    compile: bool = False
+    """torch.compile the networks"""
+    channels_last: bool = False
+    """channels_last memory format"""
+    out: Path = Path("runs/compare")
+    """folder for results.json, table.md, pictures, report.html and the runs"""
+
+    def recipes(self) -> list[Recipe]:
+        """All runs, those of the first seed first, so that an early table is a whole one."""
+        for name in ("norms", "batch_sizes", "groups"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} is empty; expected at least one")
+        for norm in self.norms:
+            checks.one_of("norms", norm, NAMES)
+        checks.positive_int("seeds", self.seeds)
+        return [
+            Recipe(
+                data=self.data, root=self.root, model=self.model, width=self.width, stride=self.stride, norm=norm, groups=groups,
+                batch_size=size, epochs=self.epochs, lr=self.lr, limit=self.limit, image_size=self.image_size, seed=seed,
+                workers=self.workers, device=self.device, amp=self.amp, compile=self.compile, channels_last=self.channels_last,
+            )
+            for seed, size in product(range(self.seeds), dict.fromkeys(self.batch_sizes))
+            for norm in dict.fromkeys(self.norms)
+            for groups in (self._groups() if norm == "bgn" else (None,))
+        ]  # fmt: skip
+
+    def _groups(self) -> Iterator[int | None]:
+        for word in dict.fromkeys(self.groups):
+            if word == "paper":
+                yield None
+            elif word.isdecimal() and int(word) > 0:
+                yield int(word)
+            else:
+                raise ValueError(f"groups={word!r} is neither a positive number nor 'paper'")
+
+    def __call__(self, console: Console) -> int:
+        """Run, report."""
+        recipes = {recipe.key(): recipe for recipe in self.recipes()}
+        data = data_sets.load(next(iter(recipes.values())))
+        for recipe in recipes.values():
+            if recipe.seed == 0:
+                classification.check(recipe, data)
+        jobs = self.jobs or (max(1, os.cpu_count() or 1) if self.device == "cpu" else 1)
+        checks.positive_int("jobs", jobs)
+        folder = self.out / RUNS
+        folder.mkdir(parents=True, exist_ok=True)
+        done = {key: read(folder / key) for key in recipes if (folder / key / "result.json").exists()}
+        if done:
+            said = f"{len(done)} of {len(recipes)} runs are there already, in {folder}"
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
+        started = time.perf_counter()
+        failures: list[str] = []
+        with _Show(console, recipes, done) as show:
+
+            def hear(outcome: studies.Outcome) -> None:
+                if outcome.result is None:
+                    failures.append(f"{norms.label(outcome.recipe)}, batch {outcome.recipe.batch_size}: {outcome.error}")
+                else:
+                    done[outcome.key] = read(folder / outcome.key)
+                show.over(outcome)
+
+            interrupted = False
+            try:
+                studies.run({k: r for k, r in recipes.items() if k not in done}, folder, jobs, hear, show.refresh)
+            except KeyboardInterrupt:
+                interrupted = True
+        return self._end(console, recipes, done, failures, interrupted, time.perf_counter() - started)
+
+    def _end(
+        self,
+        console: Console,
+        recipes: dict[str, Recipe],
+        done: dict[str, Run],
+        failures: list[str],
+        interrupted: bool,
+        seconds: float,
+    ) -> int:
+        if done:
+            for found in write([done[key] for key in recipes if key in done], self.out):
+                console.print(text.terminal(found, found.title()))
+                console.print(Text(found.caption(), style="dim"))
+            said = f"\n{len(done)} of {len(recipes)} runs in {seconds / 60:.1f} min; report: {self.out / 'report.html'}"
+            console.print(said, highlight=False, markup=False, soft_wrap=True)
+        for failure in failures:
+            console.print(Text(f"failed: {failure}", style="red"), soft_wrap=True)
+        if interrupted:
+            console.print("interrupted: what is done is kept, the same command goes on from there")
+        files.write_json(self.out / "study.json", {"runs": list(recipes), "seconds": seconds})
+        return 130 if interrupted else 1 if failures else 0
+
+
+class _Show:
+    """Live on a terminal: accuracies so far, runs done, time left. Elsewhere: one line per run."""
+
+    def __init__(self, console: Console, recipes: dict[str, Recipe], done: dict[str, Run]) -> None:
+        self.console, self.recipes, self.done = console, recipes, done
+        self.cost = {
+            key: 1 + 4 / recipe.batch_size for key, recipe in recipes.items()
+        }  # an epoch's; short steps are mostly overhead
+        self.total = sum(self.cost.values())
+        self.past = self.before = sum(self.cost[key] for key in done)
+        self.begin = time.perf_counter()
+        self.bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"), console=console)
+        self.task = self.bar.add_task("", total=self.total, left="")
+        self.stack = ExitStack()
+        self.live: Live | None = None
+
+    def __enter__(self) -> _Show:
+        if self.console.is_terminal and len(self.done) < len(self.recipes):
+            self.live = self.stack.enter_context(Live(console=self.console, refresh_per_second=4, transient=True))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stack.close()
+
+    def left(self) -> str:
+        """In words."""
+        fresh = self.past - self.before
+        if not fresh:
+            return "time left: not known yet"
+        seconds = (time.perf_counter() - self.begin) * (self.total - self.past) / fresh
+        return f"about {seconds / 60:.1f} min left"
+
+    def over(self, outcome: studies.Outcome) -> None:
+        """A run is over."""
+        self.past += self.cost[outcome.key]
+        if self.live is None:
+            r, result = outcome.recipe, outcome.result
+            said = outcome.error if result is None else result["status"] if result["reason"] else f"{result['test_accuracy']:.1%}"
+            spent = "" if result is None else f" in {result['seconds']:.0f} s"
+            run = f"{norms.label(r)}, batch {r.batch_size}, seed {r.seed}"
+            line = f"[{len(self.done)}/{len(self.recipes)}] {run}: {said}{spent}; {self.left()}"
+            self.console.print(line, highlight=False, markup=False)
+
+    def refresh(self) -> None:
+        """Draw anew."""
+        if self.live is not None:
+            self.bar.update(
+                self.task, completed=self.past, description=f"{len(self.done)}/{len(self.recipes)} runs", left=self.left()
+            )
+            waiting = [Run(Path(key), recipe, {}, (), None) for key, recipe in self.recipes.items() if key not in self.done]
+            tables = [text.terminal(found) for found in compare([*self.done.values(), *waiting])]
+            self.live.update(Group(*tables, self.bar))

@@ -1,0 +1,39 @@
+"""``bgn report``: tables, pictures and a page from folders of runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.text import Text
+
+from bgn_lab.report import text
+from bgn_lab.report.collect import collect
+from bgn_lab.report.write import write
+
+
+@dataclass(frozen=True)
+class Report:
+    """Tables, pictures and a page from all runs in and below some folders, with the paper's figures beside them."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """folders of runs, or folders that hold such"""
+    out: Path = Path("results/report")
+    """folder for results.json, table.md, pictures and report.html"""
+
+    def __call__(self, console: Console) -> int:
+        """Write them."""
+        if not self.folders:
+            raise ValueError("folders is empty; expected at least one folder of runs")
+        runs = collect(self.folders)
+        comparisons = write(runs, self.out)
+        for found in comparisons:
+            console.print(text.terminal(found, found.title()))
+            console.print(Text(found.caption() + "\n", style="dim"))
+        repeated = len(runs) - sum(len(found.runs) for found in comparisons)
+        if repeated:
+            console.print(f"left out because their recipe was run twice: {repeated} of {len(runs)} runs")
+        console.print(Text(f"report: {self.out / 'report.html'}"), soft_wrap=True)
+        return 0

@@ -1,0 +1,23 @@
+"""Random crops and flips of many images at once: a Python loop over images would take as long as a small network."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+
+def crop(x: Tensor, pad: int, generator: Generator) -> Tensor:
+    """Each (C, H, W) image of x, padded by zeros, cut back to H x W at a place of its own."""
+    N, _, H, W = x.shape
+    top, left = torch.randint(2 * pad + 1, (2, N, 1), generator=generator)
+    rows = (top + torch.arange(H))[:, None, :, None]  # (N, 1, H, 1)
+    columns = (left + torch.arange(W))[:, None, None, :]  # (N, 1, 1, W)
+    samples, channels = torch.arange(N)[:, None, None, None], torch.arange(x.shape[1])[:, None, None]
+    return F.pad(x, (pad,) * 4)[samples, channels, rows, columns]
+
+
+def flip(x: Tensor, generator: Generator) -> Tensor:
+    """Each image of x, or its mirror image."""
+    mirrored = torch.rand(len(x), generator=generator) < 0.5
+    return torch.where(mirrored[:, None, None, None], x.flip(-1), x)

@@ -1,0 +1,1 @@
+"""Networks, each with any normaliser."""

@@ -1,0 +1,44 @@
+"""What a normaliser's name means in the laboratory's networks, and what it is called in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+import bgn
+from bgn_lab.paper import NORMALISERS
+from bgn_lab.recipe import Recipe
+
+Norm = Callable[[int], nn.Module]
+
+
+def constructor(recipe: Recipe) -> Norm:
+    """Of the recipe's normaliser, for a number of channels.
+
+    GN and GBGN have 32 groups in the paper, where every layer has 64 channels or more. On narrower layers that would make them
+    IN and BN, so groups keep at least two channels.
+
+    >>> constructor(Recipe(norm="gn"))(16)
+    GroupNorm(8, 16, eps=1e-05, affine=True...)
+    """
+
+    def make(C: int) -> nn.Module:
+        groups = recipe.groups
+        if groups is None and recipe.norm in ("gn", "gbgn"):
+            groups = max(1, min(32, C // 2))
+        return bgn.norm_layer(recipe.norm, batch_size=recipe.batch_size, num_groups=groups)(C)
+
+    return make
+
+
+def label(recipe: Recipe) -> str:
+    """The normaliser's name in tables and pictures.
+
+    >>> label(Recipe(norm="bgn")), label(Recipe(norm="bgn", groups=8)), label(Recipe(norm="gn"))
+    ("BGN, paper's G", 'BGN, G = 8', 'GN')
+    """
+    name = NORMALISERS[recipe.norm]
+    if recipe.groups is not None:
+        return f"{name}, G = {recipe.groups}"
+    return f"{name}, paper's G" if recipe.norm == "bgn" else name

@@ -1,0 +1,143 @@
+"""A recipe: everything that decides what a training run does, written beside its results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from bgn import checks
+from bgn.factory import NAMES
+
+Schedule = Literal["cosine", "steps", "constant"]
+Damaged = Literal["refuse", "skip"]
+DATA = ("fashion-mnist", "cifar10", "imagenet", "folder", "arrays")
+# where things are and how fast they come: results do not depend on them
+CIRCUMSTANCES = ("root", "workers", "tensorboard")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Train one network for classification."""
+
+    data: str = "fashion-mnist"
+    """fashion-mnist (a part ships with the package), cifar10, imagenet; or the path of a folder of class folders or of an .npz"""
+    root: Path | None = None
+    """where the data is; for fashion-mnist not needed, for cifar10 the cache of `bgn data get` unless given"""
+    model: str = "resnet8"
+    """resnet8 14 20 32 44 56 110 (small images) or resnet18 34 50 101 (as torchvision's)"""
+    width: int | None = None
+    """channels of the first stage; by default 16 for small images, 64 for large ones"""
+    stride: int | None = None
+    """of the first convolution; by default 1 for small images (2 quarters the work), 2 for large ones"""
+    norm: str = "bgn"
+    """bn in ln gn pn gbgn bgn"""
+    groups: int | None = None
+    """G of bgn, gn or gbgn; by default the paper's for the batch size (bgn), or 32 but at least 2 channels each (gn, gbgn)"""
+    batch_size: int = 32
+    """images that are normalised together"""
+    accumulate: int = 1
+    """batches whose gradients are averaged for one step"""
+    epochs: int = 3
+    """passes over the training images"""
+    lr: float = 0.1
+    """learning rate for 32 images per step; it is scaled in proportion to the images per step, as in the paper"""
+    momentum: float = 0.9
+    """of SGD"""
+    nesterov: bool = False
+    """Nesterov's form of the momentum"""
+    decay: float = 1e-4
+    """weight decay, on all parameters as in the paper"""
+    schedule: Schedule = "cosine"
+    """how the learning rate falls: to zero along a cosine, by a tenth at each milestone, or not at all"""
+    milestones: tuple[int, ...] = (30, 60, 90)
+    """epochs at which `--schedule steps` divides the learning rate by ten"""
+    warmup: float = 0.0
+    """epochs over which the learning rate rises from zero"""
+    validation: float = 0.1
+    """share of the training images that is held out for validation; choices are made on it, never on the test images"""
+    limit: int | None = None
+    """use at most so many training images (before the validation share is taken)"""
+    image_size: int | None = None
+    """pixels to which images of folders are cut; by default 224"""
+    augment: bool = True
+    """random crops and flips"""
+    damaged: Damaged = "refuse"
+    """what to do with image files that cannot be read: stop and name the file, or name it and go on without"""
+    median_of: int = 1
+    """test accuracy is the median over so many last epochs (the paper's ImageNet figures: 5)"""
+    seed: int = 0
+    """of the weights, the order of the images and the augmentation"""
+    workers: int = 2
+    """processes that decode images of folders; data in memory needs none"""
+    device: str = "cpu"
+    """cpu, cuda, cuda:1, mps"""
+    amp: bool = False
+    """mixed precision: bfloat16 on the CPU, float16 with a scaled loss on CUDA devices"""
+    compile: bool = False
+    """torch.compile the network"""
+    channels_last: bool = False
+    """channels_last memory format"""
+    onednn: bool | None = None
+    """oneDNN's convolutions on the CPU; by default not for a few small images, where they take longer than plain ones"""
+    tensorboard: bool = False
+    """write TensorBoard events beside the metrics"""
+
+    def __post_init__(self) -> None:
+        path = Path(self.data)
+        if self.data not in DATA and (path.is_dir() or path.suffix == ".npz"):  # short for the kind of data and its place
+            object.__setattr__(self, "root", path)
+            object.__setattr__(self, "data", "folder" if path.is_dir() else "arrays")
+        checks.one_of("norm", self.norm, NAMES)
+        checks.one_of("schedule", self.schedule, get_args(Schedule))
+        checks.one_of("damaged", self.damaged, get_args(Damaged))
+        for name in ("batch_size", "accumulate", "epochs", "median_of"):
+            checks.positive_int(name, getattr(self, name))
+        for name in ("width", "stride", "groups", "limit", "image_size"):
+            if getattr(self, name) is not None:
+                checks.positive_int(name, getattr(self, name))
+        if self.groups is not None and self.norm not in ("gn", "gbgn", "bgn"):
+            raise ValueError(f"groups={self.groups} has no meaning for norm={self.norm!r}; expected none")
+        if not self.lr > 0:
+            raise ValueError(f"lr={self.lr} is not positive")
+        for name in ("momentum", "decay", "warmup", "workers", "seed"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}={getattr(self, name)} is negative; expected at least 0")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov=True needs a momentum above 0; momentum=0")
+        if not 0 <= self.validation < 1:
+            raise ValueError(f"validation={self.validation} is out of range; expected a share of the training images in [0, 1)")
+
+    @property
+    def rate(self) -> float:
+        """The highest learning rate."""
+        return self.lr * self.batch_size * self.accumulate / 32
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "root": None if self.root is None else str(self.root), "milestones": list(self.milestones)}
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Recipe:
+        """The inverse of :meth:`to_json`; a recipe of an older or newer version is refused if it has fields unknown here."""
+        unknown = sorted(set(values) - {f.name for f in fields(Recipe)})
+        if unknown:
+            raise ValueError(f"the recipe has fields that are unknown here: {', '.join(unknown)}")
+        root = values.get("root")
+        recipe = Recipe(**{**values, "root": None if root is None else Path(root)})
+        return replace(recipe, milestones=tuple(recipe.milestones))
+
+    def identity(self) -> dict[str, Any]:
+        """What results depend on."""
+        found = {name: value for name, value in self.to_json().items() if name not in CIRCUMSTANCES}
+        if self.root is not None and self.data not in ("cifar10", "imagenet"):  # the same images wherever they lie
+            found["root"] = str(self.root.resolve())
+        return found
+
+    def key(self) -> str:
+        """A name for a folder: readable, and different for recipes that differ."""
+        groups = "" if self.groups is None else str(self.groups)
+        code = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
+        return f"{self.data}-{self.model}-{self.norm}{groups}-b{self.batch_size}-s{self.seed}-{code}"

@@ -1,0 +1,154 @@
+"""Pictures: accuracy against batch size, as in the paper's first figure, and training curves.
+
+Each can be drawn in fewer columns, for narrow screens.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import defaultdict
+from collections.abc import Sequence
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from bgn_lab import files, paper
+from bgn_lab.report.cells import Cell
+from bgn_lab.report.comparison import Comparison
+
+# one colour per normaliser (Okabe and Ito's, which colour-blind readers can tell apart); variants of BGN differ in the dashes
+STYLES = {
+    "BN": ("#0072B2", "o"), "IN": ("#56B4E9", "v"), "LN": ("#009E73", "^"), "GN": ("#E69F00", "s"),
+    "PN": ("#CC79A7", "D"), "GBGN": ("#7a5230", "P"), "BGN": ("#D55E00", "*"),
+}  # fmt: skip
+NARROW = 4.2  # inches of a panel that has a phone's screen to itself
+_DASHES = ("-", "--", ":", "-.")
+
+
+def _style(label: str, labels: Sequence[str]) -> dict[str, Any]:
+    name = label.split(",")[0]
+    variant = [other for other in labels if other.split(",")[0] == name].index(label)
+    strong = name in ("BN", "BGN")
+    return {
+        "color": STYLES[name][0], "marker": STYLES[name][1], "linestyle": _DASHES[variant % len(_DASHES)], "label": label,
+        "linewidth": 2 if strong else 1.2, "markersize": 9 if name == "BGN" else 5, "zorder": 3 if strong else 2,
+        "markerfacecolor": "white" if variant else STYLES[name][0],
+    }  # fmt: skip
+
+
+def _figure(width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(h_pad=0.1))
+
+
+def _panel(axes: Any, title: str, label: str) -> None:
+    axes.set_title(textwrap.fill(title, 58 if axes.figure.get_figwidth() > NARROW else 46), fontsize=10, parse_math=False)
+    axes.set_xlabel(label)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _batch_panel(axes: Any, title: str, sizes: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [f"{size}" for size in sizes])
+    axes.minorticks_off()
+    axes.set_ylabel("test accuracy, %")
+    _panel(axes, title, "batch size (images normalised together)")
+
+
+def _key(where: Any, lines: Sequence[Any], columns: int, **place: Any) -> None:
+    where.legend(handles=lines, ncols=columns, fontsize=9, frameon=False, columnspacing=1.2, handlelength=2.4, **place)
+
+
+def by_batch_size(found: Comparison, columns: int = 2) -> Figure:
+    """What was measured, and beside it what the paper reports for ImageNet."""
+    figure = _figure((5.2 if columns > 1 else NARROW) * columns, 4.6 * (2 // columns))
+    for draw, axes in zip((_measured, _printed), figure.subplots(2 // columns, columns).flat, strict=True):
+        _key(axes, draw(axes, found), 3, loc="upper center", bbox_to_anchor=(0.5, -0.15))
+    return figure
+
+
+def _measured(axes: Any, found: Comparison) -> list[Any]:
+    """The lines that a key explains."""
+    sizes, lines = found.batch_sizes, []
+    _batch_panel(axes, f"Measured: {found.title()}", sizes)
+    foot: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "in_layout": False}
+    foot |= {"linestyle": "", "marker": "x", "markeredgewidth": 2}
+    gap = min([2.0, *(math.log2(b / a) for a, b in pairwise(sizes))])
+    for i, label in enumerate(found.labels):
+        shift = 2 ** (0.3 * gap * ((i + 0.5) / len(found.labels) - 0.5))  # so that error bars do not hide each other
+        points = [(shift * size, a) for size in sizes if (a := found.cells[label, size].accuracy) is not None]
+        style = _style(label, found.labels)
+        deviations = [a.deviation or 0 for _, a in points]
+        axes.errorbar([x for x, _ in points], [a.mean for _, a in points], deviations, capsize=2, elinewidth=0.8, **style)
+        lines += axes.plot([], [], **style)
+        failed = [shift * size for size in sizes if found.cells[label, size].failed]
+        axes.plot(failed, [0] * len(failed), color=style["color"], **foot)
+    if any(cell.failed for cell in found.cells.values()):
+        lines += axes.plot([], [], color="black", label="did not converge", **foot)
+    return lines
+
+
+def _printed(axes: Any, _: Comparison) -> list[Any]:
+    _batch_panel(axes, "The paper's own figures: ResNet-50 on ImageNet, 120 epochs", sorted(paper.BATCH_SIZES))
+    names = [paper.NORMALISERS[name] for name in paper.IMAGENET.rows]
+    for name, values in zip(names, paper.IMAGENET.rows.values(), strict=True):
+        axes.plot(paper.BATCH_SIZES, [math.nan if value is None else value for value in values], **_style(name, names))
+    return list(axes.lines)
+
+
+def curves(found: Comparison, columns: int = 3) -> Figure:
+    """Accuracy by epoch on the validation images, or on the training images if none are held out; one panel per batch size."""
+    sizes, metrics = found.batch_sizes, [metrics for run in found.runs for metrics in run.metrics]
+    part = "validation" if any("validation_accuracy" in epoch for epoch in metrics) else "train"
+    few = max((epoch["epoch"] for epoch in metrics), default=0) <= 12  # more markers would hide the lines
+    columns = min(columns, len(sizes))
+    rows = math.ceil(len(sizes) / columns)
+    figure = _figure(3.4 * columns if columns > 1 else NARROW, 3.1 * rows + 0.7)
+    panels = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    drawn = {}
+    for axes, size in zip(panels.flat, sizes, strict=False):
+        for label in found.labels:
+            if means := _means(found.cells[label, size], f"{part}_accuracy"):
+                style = _style(label, found.labels) | ({} if few else {"marker": ""})
+                (drawn[label],) = axes.plot(list(means), list(means.values()), **style)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        _panel(axes, f"batch {size}", "epoch")
+    for axes in panels[:, 0]:
+        axes.set_ylabel(f"{'training' if part == 'train' else part} accuracy, %")
+    for axes in panels.flat[len(sizes) :]:
+        axes.set_visible(False)
+    lines = [drawn[label] for label in found.labels if label in drawn]
+    _key(figure, lines, 3 if columns < 3 else 4, loc="outside lower center")
+    return figure
+
+
+def _means(cell: Cell, name: str) -> dict[int, float]:
+    """By epoch, over the runs that converged, or over all where none did; without those that are not over."""
+    over = [run for run in cell.runs if run.result is not None]
+    by_epoch: dict[int, list[float]] = defaultdict(list)
+    for run in [run for run in over if not run.failed] or over:
+        for metrics in run.metrics:
+            if metrics.get(name) is not None:
+                by_epoch[metrics["epoch"]].append(100 * metrics[name])
+    return {epoch: sum(values) / len(values) for epoch, values in sorted(by_epoch.items())}
+
+
+def png(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    files.write(path, buffer.getvalue())
+
+
+def svg(figure: Figure) -> bytes:
+    """A figure as SVG; the same figure makes the same bytes."""
+    buffer = BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "bgn", "svg.fonttype": "path"}):
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return buffer.getvalue()

@@ -1,0 +1,49 @@
+"""All files of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bgn_lab import files
+from bgn_lab.report import figures, text
+from bgn_lab.report.cells import Cell
+from bgn_lab.report.collect import Run
+from bgn_lab.report.comparison import Comparison, compare
+from bgn_lab.report.page import page
+
+
+def write(runs: Sequence[Run], out: Path) -> list[Comparison]:
+    """results.json, table.md, pictures and report.html; the comparisons that they show."""
+    comparisons = compare(runs)
+    out.mkdir(parents=True, exist_ok=True)
+    files.write_json(out / "results.json", [_plain(found) for found in comparisons])
+    files.write(out / "table.md", text.markdown(comparisons))
+    for number, found in enumerate(comparisons):
+        ending = "" if len(comparisons) == 1 else f"-{number + 1}"
+        figures.png(figures.by_batch_size(found), out / f"accuracy{ending}.png")
+        figures.png(figures.curves(found), out / f"curves{ending}.png")
+    files.write(out / "report.html", page(comparisons))
+    return comparisons
+
+
+def _plain(found: Comparison) -> dict[str, Any]:
+    def of(cell: Cell) -> dict[str, Any]:
+        return {
+            "accuracy": None if cell.accuracy is None else asdict(cell.accuracy),
+            "difference_to_bn": None if cell.difference is None else asdict(cell.difference),
+            "did_not_converge": cell.failed,
+            "best": cell.best,
+            "runs": [
+                {"folder": run.folder.name, "recipe": run.recipe.to_json(), "result": run.result, "about": run.about}
+                for run in cell.runs
+            ],
+        }
+
+    return {
+        "title": found.title(),
+        "caption": found.caption(),
+        "cells": [{"normaliser": label, "batch_size": size, **of(cell)} for (label, size), cell in found.cells.items()],
+    }

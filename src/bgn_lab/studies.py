@@ -1,0 +1,86 @@
+"""Many runs: side by side in processes of their own, each in its own folder; what is done stays done."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+from bgn_lab.recipe import Recipe
+
+_stop: Event | None = None  # of a worker process
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run that is over: its result, or why there is none."""
+
+    key: str
+    recipe: Recipe
+    result: dict[str, Any] | None
+    error: str = ""
+
+
+def _set_up(stop: Event, threads: int) -> None:
+    """In a worker process: no reaction of its own to Ctrl-C, no life after its parent, its share of the cores."""
+    global _stop
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _work(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    from bgn_lab.experiments import classification
+    from bgn_lab.training.loop import Interrupted
+
+    def look(epoch: int, step: int) -> None:  # noqa: ARG001
+        if _stop is not None and _stop.is_set():
+            raise Interrupted
+
+    return classification.run(recipe, folder, classification.Watcher(step=look))
+
+
+def run(
+    recipes: Mapping[str, Recipe], folder: Path, jobs: int, on_outcome: Callable[[Outcome], None], on_wait: Callable[[], None]
+) -> None:
+    """Run every recipe in ``folder/key``, at most ``jobs`` at a time, in the order given.
+
+    ``on_outcome`` hears of each that is over, ``on_wait`` is called about four times a second. Ctrl-C stops the runs at their
+    last checkpoints and is raised again; the same call goes on from there. A run that fails is reported, the others go on.
+    """
+    context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
+    stop = context.Event()
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    waiting: dict[Future[dict[str, Any]], tuple[str, Recipe]] = {}
+    with ProcessPoolExecutor(jobs, context, _set_up, (stop, threads)) as pool:
+        try:
+            for key, recipe in recipes.items():
+                waiting[pool.submit(_work, recipe, folder / key)] = key, recipe
+            while waiting:
+                for future in wait(waiting, timeout=0.25, return_when=FIRST_COMPLETED).done:
+                    key, recipe = waiting.pop(future)
+                    error = future.exception()
+                    result = None if error is not None else future.result()
+                    on_outcome(Outcome(key, recipe, result, "" if error is None else f"{type(error).__name__}: {error}"))
+                on_wait()
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -1,0 +1,90 @@
+"""Where a run stands, in one file that is there whole or not at all: tensors as safetensors, the rest as JSON in its header."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from bgn_lab import files
+from bgn_lab.recipe import Recipe
+
+NAME = "checkpoint.safetensors"
+_MARK = "bgn_lab checkpoint"
+_VERSION = 1
+
+
+@dataclass
+class Progress:
+    """What an interrupted run needs: epochs done, seconds spent, and the scale of the loss in float16."""
+
+    epoch: int = 0
+    seconds: float = 0.0
+    scaler: dict[str, Any] | None = None
+
+
+def store(path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    """Write a checkpoint over the one before."""
+    tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    state = optimizer.state_dict()
+    scalars: dict[str, dict[str, Any]] = {}
+    for index, slots in state["state"].items():
+        for slot, value in slots.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{slot}"] = value
+            else:
+                scalars.setdefault(str(index), {})[slot] = value
+    about = {
+        "version": _VERSION, "recipe": recipe.identity(), "epoch": progress.epoch, "seconds": progress.seconds,
+        "scaler": progress.scaler, "optimizer": {"groups": state["param_groups"], "scalars": scalars},
+    }  # fmt: skip
+    files.write(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}, {_MARK: json.dumps(about)}))
+
+
+def restore(path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    """Put a checkpoint into model and optimizer; a file that is damaged, or of another run, is refused and left alone."""
+    about, tensors = _read(path)
+    differences = [
+        f"{name}={about['recipe'].get(name)!r} there, {value!r} here"
+        for name, value in recipe.identity().items()
+        if about["recipe"].get(name) != value
+    ]
+    if differences:
+        raise ValueError(f"{path} belongs to another run ({'; '.join(differences)}); choose another --out, or remove it")
+    model.load_state_dict({name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")})
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state: dict[int, dict[str, Any]] = {}
+    for index, slots in about["optimizer"]["scalars"].items():
+        state.setdefault(int(index), {}).update(slots)
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition(".")
+        if kind == "optimizer":
+            index, _, slot = rest.partition(".")
+            own = parameters[int(index)]
+            if tensor.shape == own.shape:  # fused optimizers pair elements by their place in memory
+                tensor = torch.empty_like(own, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+            state.setdefault(int(index), {})[slot] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": about["optimizer"]["groups"]})
+    return Progress(about["epoch"], about["seconds"], about["scaler"])
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it to begin this run anew") from None
+    try:
+        about = json.loads(metadata[_MARK])
+    except (KeyError, ValueError):
+        raise ValueError(f"{path} is no checkpoint of this program; remove it or choose another --out") from None
+    if about["version"] != _VERSION:
+        raise ValueError(f"{path} has version {about['version']}; this program reads version {_VERSION}")
+    return about, tensors

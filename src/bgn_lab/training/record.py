@@ -1,0 +1,107 @@
+"""What a run leaves behind: its recipe, what it ran on, metrics of every epoch, and its result."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import bgn
+from bgn_lab import files
+from bgn_lab.recipe import Recipe
+
+RECIPE, ABOUT, METRICS, RESULT = "recipe.json", "about.json", "metrics.jsonl", "result.json"
+
+
+class Record:
+    """The folder of one run."""
+
+    def __init__(self, folder: Path, recipe: Recipe) -> None:
+        self.folder = folder
+        known = folder / RECIPE
+        if known.exists():
+            other = Recipe.from_json(_json(known)).identity()
+            mine = recipe.identity()
+            odd = [f"{name}={other.get(name)!r} there, {mine[name]!r} here" for name in mine if mine[name] != other.get(name)]
+            if odd:
+                raise ValueError(f"{folder} holds another run ({'; '.join(odd)}); choose another --out")
+        elif folder.exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} is not empty and holds no run; choose another --out")
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            files.write_json(folder / ABOUT, about())
+            files.write_json(known, recipe.to_json())
+
+    def result(self) -> dict[str, Any] | None:
+        """The result, if the run is over."""
+        path = self.folder / RESULT
+        return _json(path) if path.exists() else None
+
+    def rewind(self, epoch: int) -> list[dict[str, Any]]:
+        """The metrics of the first epochs; what a killed run wrote beyond its last checkpoint is dropped."""
+        path = self.folder / METRICS
+        lines = path.read_text().splitlines() if path.exists() else []
+        kept = [line for line in lines[:epoch] if line]
+        if len(kept) < epoch:
+            raise ValueError(
+                f"{path} has {len(kept)} epochs, the checkpoint {epoch}; remove {self.folder} to begin this run anew"
+            )
+        if lines[epoch:]:
+            files.write(path, "".join(line + "\n" for line in kept))
+        return [json.loads(line) for line in kept]
+
+    def add(self, metrics: dict[str, Any]) -> None:
+        """The metrics of one more epoch."""
+        with (self.folder / METRICS).open("a") as file:
+            file.write(json.dumps(metrics) + "\n")
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """The result; a run with one is over."""
+        files.write_json(self.folder / RESULT, result)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+    return found
+
+
+def about() -> dict[str, Any]:
+    """Versions, machine, command and the state of the source tree."""
+    info = bgn.info()
+    return {
+        "bgn": info.version,
+        "backend": info.backend,
+        "torch": torch.__version__,
+        "safetensors": version("safetensors"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "git": _git(),
+    }
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit of the tree that this package lies in, and whether it was changed; None outside of one."""
+    here = Path(__file__).parent
+
+    def ask(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        if ask("ls-files", Path(__file__).name) == "":  # installed somewhere inside another project's tree
+            return None
+        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,139 @@
+"""One training run: that it learns, and what it says when it does not."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from bgn.factory import NAMES
+from bgn_lab import data
+from bgn_lab.experiments import classification
+from bgn_lab.experiments.classification import FINISHED, NOT_CONVERGED
+from bgn_lab.recipe import Recipe
+from bgn_lab.training import loop
+from bgn_lab.training.record import ABOUT, METRICS, RECIPE, RESULT
+
+SMALL = Recipe(width=8, limit=1500, batch_size=8, epochs=2, lr=0.2)
+
+
+@pytest.mark.parametrize("norm", NAMES)
+def test_every_normaliser_learns(tmp_path: Path, norm: str) -> None:
+    result = classification.run(replace(SMALL, norm=norm), tmp_path / "run")
+    assert result["status"] == FINISHED
+    assert result["test_accuracy"] > 0.45, "ten classes: guessing reaches 0.1"
+    metrics = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
+    assert [m["epoch"] for m in metrics] == [1, 2]
+    assert metrics[1]["train_loss"] < metrics[0]["train_loss"]
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {RECIPE, ABOUT, METRICS, RESULT, classification.WEIGHTS}
+    about = json.loads((tmp_path / "run" / ABOUT).read_text())
+    assert about["torch"] == torch.__version__
+    assert Recipe.from_json(json.loads((tmp_path / "run" / RECIPE).read_text())).norm == norm
+
+
+def test_weights_give_the_accuracy_that_is_reported(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    recipe = replace(SMALL, limit=600, epochs=1)
+    result = classification.run(recipe, tmp_path / "run")
+    images = data.load(recipe)
+    model = classification.build(replace(recipe, seed=99), images)
+    model.load_state_dict(load_file(tmp_path / "run" / classification.WEIGHTS))
+    prepare = loop.Prepare(images, recipe)
+    score = loop.evaluate(model, map(prepare, images.test.evaluation(7)), recipe)
+    assert score.accuracy == pytest.approx(result["test_accuracy"], abs=0.002)
+    assert score.images == 2000
+
+
+def test_a_loss_that_explodes_did_not_converge(tmp_path: Path) -> None:
+    result = classification.run(replace(SMALL, norm="bn", limit=400, lr=1e30), tmp_path / "run")
+    assert result["status"] == NOT_CONVERGED
+    assert "the loss became" in result["reason"]
+    assert result["test_accuracy"] is None
+    last = json.loads((tmp_path / "run" / METRICS).read_text().splitlines()[-1])
+    assert last["train_loss"] is None
+    assert classification.run(replace(SMALL, norm="bn", limit=400, lr=1e30), tmp_path / "run") == result
+
+
+def test_guessing_did_not_converge(tmp_path: Path) -> None:
+    result = classification.run(replace(SMALL, limit=100, epochs=1, lr=1e-9), tmp_path / "run")
+    assert result["status"] == NOT_CONVERGED
+    assert "guessing reaches 10.00%" in result["reason"]
+    assert result["test_accuracy"] <= result["floor"] == pytest.approx(0.1 + 3 * math.sqrt(0.09 / 2000))
+
+
+def test_median_of_the_last_epochs(tmp_path: Path) -> None:
+    result = classification.run(replace(SMALL, limit=300, epochs=4, median_of=3), tmp_path / "run")
+    metrics = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
+    tested = [m["test_accuracy"] for m in metrics if "test_accuracy" in m]
+    assert len(tested) == 3
+    assert result["test_accuracy"] == sorted(tested)[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 2000}, "batch_size=2000 times accumulate=1 exceeds the 1350 training images"),
+        ({"groups": 100_000}, "num_groups=100000 exceeds the"),
+        ({"model": "resnet9"}, "model='resnet9' is not known"),
+        ({"data": "cifar"}, "data='cifar' is not known; .*did you mean 'cifar10'"),
+        ({"device": "cuda:99"}, "device='cuda:99' cannot be used"),
+        ({"device": "abacus"}, "device='abacus' cannot be used"),
+        ({"width": 4, "channels_last": True}, "width=4 with channels_last: torch's convolutions crash"),
+        ({"schedule": "cosines"}, "schedule='cosines' is not known; .*did you mean 'cosine'"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        classification.run(replace(SMALL, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_accumulated_gradients_are_those_of_the_large_batch() -> None:
+    """With a normaliser that sees each image alone, two batches of 8 make the step of one batch of 16."""
+    images = data.load(Recipe(limit=200))
+    steps = {}
+    for size, accumulate in ((16, 1), (8, 2)):
+        recipe = Recipe(norm="ln", width=4, batch_size=size, accumulate=accumulate)
+        model = classification.build(recipe, images).double()
+        optimizer = torch.optim.SGD(model.parameters(), recipe.rate)
+        batch = next(images.train.training(16, 0, 0))
+        x, y = loop.Prepare(images, recipe)(batch)
+        batches = list(zip(x.double().split(size), y.split(size), strict=True))
+        loop.train(model, optimizer, batches, recipe, lambda _: 0.1, torch.amp.GradScaler(enabled=False), lambda _: None)
+        steps[size] = nn.utils.parameters_to_vector(model.parameters()).detach()
+    torch.testing.assert_close(steps[8], steps[16], rtol=1e-10, atol=1e-12)
+
+
+def test_images_reach_the_network_normalised() -> None:
+    images = data.load(Recipe())
+    x, _ = loop.Prepare(images, Recipe(channels_last=True))((images.train.x, images.train.y))  # type: ignore[attr-defined]
+    assert abs(float(x.mean())) < 0.02
+    assert abs(float(x.std()) - 1) < 0.02
+    assert x.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_without_validation_images(tmp_path: Path) -> None:
+    result = classification.run(replace(SMALL, limit=200, validation=0.0, epochs=1), tmp_path / "run")
+    assert result["images"] == {"train": 200, "validation": 0, "test": 2000}
+    assert result["validation_accuracy"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"compile": True}, {"amp": True}, {"amp": True, "channels_last": True}], ids=str)
+def test_other_ways_to_compute_learn_too(tmp_path: Path, changes: dict[str, Any]) -> None:
+    result = classification.run(replace(SMALL, norm="bgn", groups=4, **changes), tmp_path / "run")
+    assert result["test_accuracy"] > 0.45
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the package tensorboard is not installed")
+    classification.run(replace(SMALL, limit=200, tensorboard=True), tmp_path / "run")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert [e.step for e in events.Scalars("validation_accuracy")] == [1, 2]

@@ -1,0 +1,137 @@
+"""The command line: help that helps, errors that name what is wrong, runs that go on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bgn_lab import cli
+
+TINY = ["--norms", "bn", "bgn", "--batch-sizes", "8", "--width", "4", "--limit", "200", "--epochs", "2", "--jobs", "2"]
+
+
+def test_overview_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == cli.main(["--help"]) == 0
+    assert "bgn compare" in capsys.readouterr().out
+    for name, (_, _, examples) in cli.COMMANDS.items():
+        with pytest.raises(SystemExit) as exit:
+            cli.main([*name.split(), "--help"])
+        assert exit.value.code == 0
+        text = capsys.readouterr().out
+        assert f"usage: bgn {name}" in text
+        assert all(example[:60] in text for example in examples)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compere"], "there is no command `bgn compere`; did you mean `bgn compare`?"),
+        (["run", "clasification"], "did you mean `bgn run classification`?"),
+        (
+            ["compare", "--norms", "bn", "bgm"],
+            "norms='bgm' is not known; accepted: bn, in, ln, gn, pn, gbgn, bgn; did you mean 'bgn'?",
+        ),
+        (["compare", "--model", "resnet51"], "model='resnet51' is not known"),
+        (["compare", "--data", "fashion-mnits"], "did you mean 'fashion-mnist'?"),
+        (["compare", "--groups", "paper", "many"], "groups='many' is neither a positive number nor 'paper'"),
+        (["compare", "--batch-sizes", "0"], "batch_size=0 is not positive"),
+        (["compare", "--batch-sizes", "100000"], "batch_size=100000 times accumulate=1 exceeds the 3240 training images"),
+        (["compare", "--groups", "5000"], "num_groups=5000 exceeds the 3136 features"),
+        (["run", "classification", "--norm", "batchnorm"], "norm='batchnorm' is not known"),
+        (["run", "classification", "--data", "imagenet"], "data='imagenet' needs --root"),
+    ],
+)
+def test_bad_words(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+    assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+def test_an_option_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["compare", "--batch-size", "2"])
+    assert exit.value.code == 2
+    assert "--batch-sizes" in capsys.readouterr().err
+
+
+def test_compare_then_nothing_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["compare", *TINY, "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "[6/6]" in text
+    assert {"results.json", "table.md", "accuracy.png", "curves.png", "report.html", "runs"} <= {
+        path.name for path in out.iterdir()
+    }
+    (found,) = json.loads((out / "results.json").read_text())
+    assert {(c["normaliser"], len(c["runs"])) for c in found["cells"]} == {("BN", 2), ("BGN, paper's G", 2), ("BGN, G = 8", 2)}
+    begin = time.monotonic()
+    assert cli.main(["compare", *TINY, "--out", str(out)]) == 0
+    assert "6 of 6 runs are there already" in capsys.readouterr().out
+    assert time.monotonic() - begin < 20
+
+
+def test_interrupted_and_gone_on(tmp_path: Path) -> None:
+    """SIGINT to the parent alone, as from a scheduler: what is done stays, a report is there, no process is left."""
+    command = [sys.executable, "-m", "bgn_lab", "compare", *TINY, "--seeds", "6", "--out", str(tmp_path)]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith("[2/18]"):
+            break
+    workers = _children(child.pid)
+    child.send_signal(signal.SIGINT)
+    rest = child.stdout.read()
+    child.stdout.close()
+    assert child.wait(60) == 130
+    assert "the same command goes on from there" in rest
+    done = {path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")}
+    assert 2 <= len(done) < 18
+    assert (tmp_path / "report.html").exists()
+    assert workers
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    again = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert f"{len(done)} of 18 runs are there already" in again.stdout
+    assert len(list(tmp_path.glob("runs/*/result.json"))) == 18
+    for name, when in done.items():
+        assert (tmp_path / "runs" / name / "result.json").stat().st_mtime_ns == when
+
+
+def _children(pid: int) -> list[int]:
+    if not Path("/proc").exists():
+        pytest.skip("processes are looked up in /proc")
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert cli.main(["compare", *TINY, "--seeds", "1", "--out", str(out)]) == 0
+    broken = next((out / "runs").glob("*-bn-*"))
+    (broken / "result.json").unlink()
+    (broken / "checkpoint.safetensors").write_bytes(b"no such thing")
+    capsys.readouterr()
+    assert cli.main(["compare", *TINY, "--seeds", "2", "--out", str(out)]) == 1
+    text = capsys.readouterr().out.replace("\n", " ")
+    assert "failed: BN, batch 8: ValueError:" in text
+    assert "is damaged" in text
+    assert len(list(out.glob("runs/*/result.json"))) == 5
+
+
+def test_without_the_laboratorys_packages() -> None:
+    code = "import sys; sys.modules['tyro'] = None; sys.argv[1:] = ['compare']; import bgn_lab.__main__ as m; sys.exit(m.main())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert "pip install 'batch-group-norm[lab]'" in found.stderr

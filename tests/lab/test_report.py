@@ -1,0 +1,221 @@
+"""What a report says: runs are read, grouped and averaged as they should."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bgn_lab.recipe import Recipe
+from bgn_lab.report.cells import Cell, became
+from bgn_lab.report.collect import collect, read
+from bgn_lab.report.comparison import Comparison, compare
+from tests.lab.report_runs import GRID, NAN, UNFINISHED, grid, make
+
+ORDER = ("BN", "IN", "LN", "GN", "PN", "GBGN", "BGN, paper's G", "BGN, G = 8")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    (one,) = compare(collect([grid(tmp_path_factory.mktemp("runs"))]))
+    return one
+
+
+def small(folder: Path, *rows: tuple[str, tuple[Any, ...]], **settings: Any) -> Comparison:
+    """Rows of (normaliser, accuracies by seed) at batch size 2."""
+    (one,) = compare(collect([grid(folder, {(norm, None): (seeds,) for norm, seeds in rows}, **settings)]))
+    return one
+
+
+def test_rows_and_columns_are_in_order(found: Comparison) -> None:
+    assert found.labels == ORDER
+    assert found.batch_sizes == (2, 8, 32)
+    assert list(found.cells) == [(label, size) for label in ORDER for size in (2, 8, 32)]
+    assert found.seeds == [0, 1]
+    assert len(found.runs) == 48
+    assert len(found.results) == 47
+
+
+def test_mean_and_standard_deviation(found: Comparison) -> None:
+    accuracy = found.cells["BN", 2].accuracy  # 66 and 68
+    assert accuracy is not None
+    assert (accuracy.mean, accuracy.deviation, accuracy.count) == (pytest.approx(67), pytest.approx(math.sqrt(2)), 2)
+    assert found.cells["BN", 2].text() == "67.0 ± 1.4"
+
+
+def test_difference_is_seed_by_seed(found: Comparison) -> None:
+    difference = found.cells["BGN, paper's G", 2].difference  # 75 - 66 and 77 - 68: no spread although both have some
+    assert difference is not None
+    assert (difference.mean, difference.deviation, difference.count) == (pytest.approx(9), pytest.approx(0, abs=1e-9), 2)
+    assert found.cells["LN", 2].difference_text() == "+3.5 ± 2.1"  # 5 and 2
+    assert found.cells["IN", 32].difference_text() == "-17.4 ± 0.1"  # -17.5 and -17.4, that is -17.45
+    assert found.cells["BN", 2].difference is None
+
+
+def test_difference_needs_the_same_seed(tmp_path: Path) -> None:
+    one = small(tmp_path, ("bn", (NAN, 70.0)), ("gn", (60.0, 72.0)), ("ln", (60.0, UNFINISHED)))
+    assert one.cells["GN", 2].text() == "66.0 ± 8.5"
+    assert one.cells["GN", 2].difference_text() == "+2.0"
+    assert one.cells["LN", 2].difference_text() == ""
+
+
+def test_without_bn_there_is_no_difference(tmp_path: Path) -> None:
+    one = small(tmp_path, ("gn", (60.0, 72.0)))
+    assert one.cells["GN", 2].difference is None
+    assert "BN" not in one.caption()
+
+
+def test_best_of_each_column(found: Comparison) -> None:
+    best = {size: [label for label in ORDER if found.cells[label, size].best] for size in (2, 8, 32)}
+    assert best[2] == ["BGN, G = 8"]  # not GBGN with 80.0, half of whose runs failed
+    assert best[8] == ["BGN, paper's G"]
+    assert best[32] == ["BN", "BGN, paper's G"]  # 84.20 and 84.22
+
+
+def test_failed_runs_are_counted_not_averaged(found: Comparison) -> None:
+    some, all_ = found.cells["GBGN", 2], found.cells["PN", 2]
+    assert (some.failed, some.text(), some.note()) == (1, "80.0", "1 of 2 did not converge")
+    assert (all_.failed, all_.text(), all_.note()) == (2, "did not converge", "")
+    assert not some.best
+    assert not all_.best
+    assert all_.accuracy is None
+    assert all_.difference is None
+
+
+def test_nothing_is_best_where_all_failed(tmp_path: Path) -> None:
+    one = small(tmp_path, ("bn", (NAN, 70.0)), ("gn", (10.0, 9.0)))
+    assert not any(cell.best for cell in one.cells.values())
+
+
+def test_unfinished_runs_are_not_run_yet(found: Comparison, tmp_path: Path) -> None:
+    half = found.cells["BGN, G = 8", 32]
+    assert (len(half.runs), len(half.results), half.text(), half.difference_text()) == (2, 1, "83.0", "-1.0")
+    one = small(tmp_path, ("bn", (70.0,)), ("gn", (UNFINISHED,)))
+    assert one.cells["GN", 2].text() == "not run yet"
+    assert not one.cells["GN", 2].best
+
+
+def test_nothing_finished(tmp_path: Path) -> None:
+    one = small(tmp_path, ("bn", (UNFINISHED,)))
+    assert one.cells["BN", 2].text() == "not run yet"
+    assert "Nothing is finished yet" in one.caption()
+
+
+def test_a_combination_that_was_not_asked_for(tmp_path: Path) -> None:
+    make(tmp_path, 70.0, norm="bn", batch_size=2)
+    make(tmp_path, 71.0, norm="gn", batch_size=4)
+    (one,) = compare(collect([tmp_path]))
+    assert one.cells["BN", 4] == Cell((), None, None)
+    assert one.cells["BN", 4].text() == "not run yet"
+
+
+def test_caption(found: Comparison, tmp_path: Path) -> None:
+    caption = found.caption()
+    assert "mean ± standard deviation over 2 seeds" in caption
+    assert "no ± where there is but one run" in caption
+    assert "1,800 training and 1,000 test images: the standard error of one accuracy is about 1.4 points" in caption
+    assert "Guessing reaches 10.0 %; a run that ends at 12.8 % or less" in caption
+    single = small(tmp_path, ("bn", (70.0,)), median_of=2, epochs=1)
+    assert single.reading().startswith("Test accuracy in % (median of the last 2 epochs), one seed, and the difference")
+    assert single.title() == "resnet8 on fashion-mnist, 1 epoch"
+
+
+def test_what_a_normaliser_became(found: Comparison) -> None:
+    assert became(found.cells["GBGN", 8]) == "BGN; G 16 to 64; 392 to 6,272 values"
+    assert became(found.cells["BGN, G = 8", 2]) == "BGN; G 8; 98 to 1,568 values"
+    assert became(Cell((), None, None)) == ""
+
+
+@pytest.mark.parametrize(
+    "setting", [{"lr": 0.05}, {"model": "resnet14"}, {"epochs": 4}, {"limit": 500}, {"augment": False}], ids=str
+)
+def test_another_setting_is_another_comparison(setting: dict[str, Any], tmp_path: Path) -> None:
+    for folder, extra in (("a", {}), ("b", setting)):
+        for norm in ("bn", "bgn"):
+            make(tmp_path / folder, 70.0, norm=norm, **extra)
+    first, second = compare(collect([tmp_path]))
+    assert len(first.runs) == len(second.runs) == 2
+    assert first.title() != second.title()  # a reader can tell which is which
+    assert str(next(iter(setting.values()))) in second.title()
+
+
+def test_place_and_workers_do_not_matter(tmp_path: Path) -> None:
+    make(tmp_path, 70.0, norm="bn", data="cifar10", root=tmp_path, workers=1)
+    make(tmp_path, 71.0, norm="gn", data="cifar10", workers=4, tensorboard=True)
+    (one,) = compare(collect([tmp_path]))
+    assert one.cells["GN", 32].difference_text() == "+1.0"
+
+
+def test_data_of_ones_own_goes_by_its_name(tmp_path: Path) -> None:
+    for place in ("here/cats", "there/cats", "here/dogs"):
+        (tmp_path / "data" / place).mkdir(parents=True)
+    make(tmp_path / "a", 70.0, norm="bn", data=str(tmp_path / "data/here/cats"))
+    make(tmp_path / "a", 70.0, norm="gn", data=str(tmp_path / "data/here/cats"))
+    make(tmp_path / "b", 70.0, norm="gn", data=str(tmp_path / "data/here/dogs"))
+    found = [(len(one.runs), one.title()) for one in compare(collect([tmp_path]))]
+    assert found == [(2, "resnet8 on cats, 3 epochs"), (1, "resnet8 on dogs, 3 epochs")]
+    make(tmp_path / "c", 70.0, norm="gn", data=str(tmp_path / "data/there/cats"))
+    cats, _, others = compare(collect([tmp_path]))
+    assert cats.title().endswith("here/cats")
+    assert others.title().endswith("there/cats")
+
+
+def test_other_images_are_another_comparison(tmp_path: Path) -> None:
+    """The part of a data set that comes with the package and the whole set have one name."""
+    make(tmp_path / "part", 70.0, norm="bn")
+    make(tmp_path / "whole", 80.0, norm="bn", images=54_000)
+    make(tmp_path / "part", UNFINISHED, norm="gn")
+    first, second = compare(collect([tmp_path]))
+    assert first.labels == ("BN", "GN")
+    assert second.labels == ("BN",)
+    assert "images 54,000 train + 200 validation + 1,000 test" in second.title()
+
+
+def test_a_recipe_that_was_run_twice_counts_once(tmp_path: Path) -> None:
+    make(tmp_path / "a", UNFINISHED, norm="bn")
+    make(tmp_path / "b", 70.0, norm="bn")
+    make(tmp_path / "c", 80.0, norm="bn")
+    (one,) = compare(collect([tmp_path]))
+    assert [run.folder.parent.name for run in one.runs] == ["b"]
+
+
+def test_a_folder_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    folder = make(tmp_path, 70.0, norm="bn")
+    assert len(collect([tmp_path, folder, tmp_path / folder.name / ".."])) == 1
+
+
+def test_half_a_line_of_a_killed_run_is_left_out(tmp_path: Path) -> None:
+    folder = make(tmp_path, UNFINISHED, norm="bn")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 2, "lr"')
+    assert [metrics["epoch"] for metrics in read(folder).metrics] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("recipe.json", "{"),
+        ("recipe.json", "[]"),
+        ("recipe.json", '{"norm": "xn"}'),
+        ("recipe.json", '{"flavour": 1}'),
+        ("recipe.json", '{"lr": "fast"}'),
+        ("about.json", ""),
+        ("metrics.jsonl", "{\n"),
+        ("result.json", "null"),
+        ("result.json", "{}"),
+    ],
+)
+def test_a_damaged_file_is_named(name: str, content: str, tmp_path: Path) -> None:
+    folder = make(tmp_path, 70.0, norm="bn")
+    (folder / name).write_text(content)
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")) as caught:
+        collect([tmp_path])
+    assert str(folder) in str(caught.value)
+
+
+def test_recipes_come_back_as_they_were(tmp_path: Path) -> None:
+    for norm, groups in GRID:
+        folder = make(tmp_path, 70.0, norm=norm, groups=groups, milestones=(1, 2))
+        assert read(folder).recipe == Recipe(norm=norm, groups=groups, milestones=(1, 2))
+        assert json.loads((folder / "result.json").read_text()) == read(folder).result
