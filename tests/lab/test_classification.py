@@ -4,10 +4,11 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from bgn.factory import NAMES
@@ -115,6 +116,26 @@ def test_images_reach_the_network_normalised() -> None:
     assert abs(float(x.mean())) < 0.02
     assert abs(float(x.std()) - 1) < 0.02
     assert x.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("damaged", ["refuse", "skip"])
+def test_a_damaged_test_image_turns_up_at_once(tmp_path: Path, damaged: Literal["refuse", "skip"]) -> None:
+    for part, count in (("train", 20), ("val", 5)):
+        for name in ("light", "dark"):
+            (tmp_path / part / name).mkdir(parents=True)
+            for i in range(count):
+                colour = 128 + i if name == "light" else 128 - i
+                Image.new("RGB", (16, 16), (colour,) * 3).save(tmp_path / part / name / f"{i}.png")
+    (tmp_path / "val" / "dark" / "broken.png").write_bytes(b"no image")
+    recipe = Recipe(data=str(tmp_path), width=4, image_size=16, batch_size=4, epochs=1, workers=0, damaged=damaged)
+    if damaged == "refuse":
+        with pytest.raises(ValueError, match="broken.png cannot be read as an image"):
+            classification.run(recipe, tmp_path / "run")
+        assert not (tmp_path / "run" / METRICS).exists()
+    else:
+        with pytest.warns(UserWarning, match="broken.png cannot be read as an image .*: skipped"):
+            result = classification.run(recipe, tmp_path / "run")
+        assert result["images"]["test"] == 10
 
 
 def test_without_validation_images(tmp_path: Path) -> None:

@@ -47,13 +47,13 @@ class Classification:
                 progress.update(task, completed=epoch * steps + done, epoch=epoch + 1)
 
             def epoch(metrics: dict[str, Any]) -> None:
-                progress.console.print(line(metrics), highlight=False)
+                progress.console.print(line(metrics), highlight=False, soft_wrap=True)
 
             said = f"{norms.label(self.recipe)}, batch {self.recipe.batch_size}: {folder}"
             console.print(said, highlight=False, markup=False, soft_wrap=True)
             result = classification.run(self.recipe, folder, Watcher(begin, step, epoch))
         if result["reason"]:
-            console.print(f"[red]{result['status']}[/red]: {result['reason']}", highlight=False)
+            console.print(f"[red]{result['status']}[/red]: {result['reason']}", highlight=False, soft_wrap=True)
         else:
             images = result["images"]["test"]
             console.print(

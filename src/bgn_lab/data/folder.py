@@ -51,6 +51,12 @@ class Files:
         """See :class:`bgn_lab.data.sources.Source`."""
         return rebatch(self._decoded(torch.arange(len(self)), [None] * len(self)), batch_size, rest=True)
 
+    def check(self) -> None:
+        """See :class:`bgn_lab.data.sources.Source`."""
+        if self.damaged == "refuse":
+            for _ in self.evaluation(CHUNK):
+                pass
+
     def _decoded(self, order: Tensor, crops: list[int | None]) -> Iterator[Batch]:
         indices = order.tolist()
         tasks = [(indices[i : i + CHUNK], crops[i : i + CHUNK]) for i in range(0, len(indices), CHUNK)]

@@ -30,6 +30,9 @@ class Source(Protocol):
     def evaluation(self, batch_size: int) -> Iterator[Batch]:
         """Batches of all images as they are, in their own order."""
 
+    def check(self) -> None:
+        """Refuse what would fail later on: images that cannot be read, where such are not skipped."""
+
 
 @dataclass(frozen=True)
 class Data:
@@ -110,3 +113,6 @@ class InMemory:
     def evaluation(self, batch_size: int) -> Iterator[Batch]:
         """See :class:`Source`."""
         return rebatch([(self.x, self.y)], batch_size, rest=True)
+
+    def check(self) -> None:
+        """See :class:`Source`."""

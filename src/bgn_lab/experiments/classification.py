@@ -87,6 +87,9 @@ def _train(recipe: Recipe, data: Data, record: Record, watcher: Watcher) -> dict
     if progress.scaler:
         scaler.load_state_dict(progress.scaler)
     history = record.rewind(progress.epoch)
+    if not history:  # a damaged image shall not turn up after days; those for training turn up in the first epoch
+        data.validation.check()
+        data.test.check()
     network: nn.Module = torch.compile(model) if recipe.compile else model  # type: ignore[assignment]
     prepare = loop.Prepare(data, recipe)
     steps = len(data.train) // recipe.batch_size // recipe.accumulate
@@ -154,7 +157,11 @@ def _result(
         "chance": data.chance,
         "floor": least,
         "classes": len(data.classes),
-        "images": {"train": len(data.train), "validation": len(data.validation), "test": len(data.test)},
+        "images": {
+            "train": len(data.train),
+            "validation": len(data.validation),
+            "test": tests[-1]["test_images"] if tests else len(data.test),
+        },
         "image": list(data.shape),
         "epochs": len(history),
         "seconds": seconds,
