@@ -22,6 +22,7 @@ from bgn.layers import (
     PositionalNorm2d,
 )
 from bgn.recalibrate import recalibrate
+from bgn.sync import SyncBatchGroupNorm, SyncGeneralBatchGroupNorm2d, convert_sync
 
 __all__ = [
     "BatchGroupNorm1d",
@@ -30,8 +31,11 @@ __all__ = [
     "GeneralBatchGroupNorm2d",
     "GroupNorm",
     "PositionalNorm2d",
+    "SyncBatchGroupNorm",
+    "SyncGeneralBatchGroupNorm2d",
     "__version__",
     "convert",
+    "convert_sync",
     "describe",
     "fold",
     "freeze",

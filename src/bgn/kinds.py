@@ -11,6 +11,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from bgn import layers
 from bgn.partition import Partition, channel_groups, slices
+from bgn.sync import SyncBatchGroupNorm
 
 BATCH_WIDE = ("bn", "gbgn", "bgn")  # statistics over the batch, running averages at test time
 
@@ -61,6 +62,8 @@ def identify(layer: nn.Module) -> Kind | None:
         return Kind("bgn", layer.num_features, layer.num_groups, layer.accepted_dims[-1] - 2)
     if isinstance(layer, layers.PositionalNorm2d):
         return Kind("pn", layer.num_features, 1, 2)
+    if isinstance(layer, SyncBatchGroupNorm):
+        return Kind("bgn", layer.num_features, layer.num_groups)
     if isinstance(layer, nn.GroupNorm):
         name = {1: "ln", layer.num_channels: "in"}.get(layer.num_groups, "gn")
         return Kind(name, layer.num_channels, layer.num_groups)

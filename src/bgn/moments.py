@@ -51,3 +51,17 @@ def moments(x: Tensor, dim: tuple[int, ...]) -> Moments:
         size *= x.shape[d]
     count = torch.full((), size, dtype=x.dtype, device=x.device)
     return Moments(count, mean, var * count)
+
+
+def merged(parts: Tensor) -> Moments:
+    """The moments of several sets together, from a (3, sets, ...) tensor of their counts, means and M2; some counts may be zero.
+
+    >>> sets = torch.tensor([[2.0, 1.0, 0.0], [1.5, 6.0, 0.0], [0.5, 0.0, 0.0]])
+    >>> merged(sets).mean, merged(sets).var == torch.tensor([1.0, 2.0, 6.0]).var(correction=0)
+    (tensor(3.), tensor(True))
+    """
+    count, mean, M2 = parts.double()
+    total = count.sum(0)
+    centre = (count * mean).sum(0) / total
+    scatter = (M2 + count * (mean - centre).square()).sum(0)
+    return Moments(*(t.to(parts.dtype) for t in (total, centre, scatter)))

@@ -1,0 +1,177 @@
+"""Statistics across processes: the batch of all workers normalised as one.
+
+Each process sends the count, mean and M2 of its own samples, in one collective forward, and two sums per group, in one
+backward; nothing of x's size. Samples may be spread unevenly, and a process may have none, as long as it takes part in both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.autograd.function import once_differentiable
+
+from bgn import checks
+from bgn import functional as F
+from bgn._surgery import inherit, replace
+from bgn.backends import reference
+from bgn.backends.running import Running, update
+from bgn.layers import GeneralBatchGroupNorm2d, _BatchWideNorm, _recomputing
+from bgn.moments import Moments, merged
+from bgn.partition import Partition
+
+
+class _Synchronised(_BatchWideNorm):
+    """In training with several processes, statistics over all of them; otherwise the layer as it is without."""
+
+    process_group: Any = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not (self.training and dist.is_available() and dist.is_initialized() and dist.get_world_size(self.process_group) > 1):
+            alone: Tensor = super().forward(input)
+            return alone
+        across: Tensor = self._across(input)
+        return across
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _across(self, input: Tensor) -> Tensor:
+        checks.dims(input, self.accepted_dims, type(self).__name__)
+        checks.channels(input, "num_features", self.num_features)
+        running = None
+        if self.running_mean is not None and self.running_var is not None and not _recomputing():
+            running = Running(self.running_mean, self.running_var, self.momentum, self.num_batches_tracked)
+        part = F.partition(self.cut, input, self.num_groups, 1)
+        arguments = input, self.weight, self.bias, part, self.eps, running, self.process_group
+        output: Tensor = _Normalise.apply(*arguments)  # type: ignore[no-untyped-call]
+        return output
+
+
+class SyncBatchGroupNorm(_Synchronised):
+    """:class:`BatchGroupNorm2d` (or 1d, 3d) with statistics over the samples of all processes.
+
+    With ``num_groups == num_features`` it is a synchronised BatchNorm that runs on the CPU too. ``process_group`` is that of
+    ``torch.distributed``; None is all processes. In eval mode, without ``torch.distributed`` or with a single process it does
+    what the layer without "Sync" does. All processes take part in every forward and backward, those without samples too.
+
+    >>> SyncBatchGroupNorm(64, num_groups=8)(torch.randn(2, 64, 7, 7)).shape
+    torch.Size([2, 64, 7, 7])
+    """
+
+    accepted_dims = (2, 3, 4, 5)
+
+    def __init__(self, num_features: int, num_groups: int, *args: Any, process_group: Any = None, **options: Any) -> None:
+        super().__init__(num_features, num_groups, *args, **options)
+        self.process_group = process_group
+
+
+class SyncGeneralBatchGroupNorm2d(_Synchronised, GeneralBatchGroupNorm2d):
+    """:class:`GeneralBatchGroupNorm2d` with one block, the samples of all processes; see :class:`SyncBatchGroupNorm`."""
+
+    def __init__(self, num_features: int, num_groups: int = 32, *args: Any, process_group: Any = None, **options: Any) -> None:
+        super().__init__(num_features, num_groups, 1, *args, **options)
+        self.process_group = process_group
+
+
+def convert_sync(model: nn.Module, process_group: Any = None) -> nn.Module:
+    """Give the batch-wide normalisers of a model statistics across processes, in place; returns it (or its replacement).
+
+    BN becomes :class:`SyncBatchGroupNorm` with one group per channel, which is the same; parameters, buffers, keys, hooks stay.
+    GBGN is converted where it has one block; normalisers with statistics of their own per sample need nothing. Before
+    ``DistributedDataParallel``.
+
+    >>> convert_sync(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]
+    SyncBatchGroupNorm(8, num_groups=8, ...)
+    """
+    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
+        raise TypeError(
+            "model is wrapped in DistributedDataParallel, which keeps lists of its buffers; convert model.module first"
+        )
+    found = {layer: _synchronised(layer, process_group) for layer in model.modules()}
+    return replace(model, {old: new for old, new in found.items() if new is not None})
+
+
+def _synchronised(layer: nn.Module, process_group: Any) -> nn.Module | None:
+    """The layer that takes this one's place, or None."""
+    if isinstance(layer, nn.SyncBatchNorm | _Synchronised):
+        return None
+    options: dict[str, Any] = {"process_group": process_group, "device": "meta"}
+    new: _Synchronised
+    if isinstance(layer, GeneralBatchGroupNorm2d) and layer.batch_blocks == 1:
+        new = SyncGeneralBatchGroupNorm2d(layer.num_features, layer.num_groups, **options)
+    elif isinstance(layer, GeneralBatchGroupNorm2d):
+        raise ValueError(f"batch_blocks={layer.batch_blocks} of {layer}: blocks across processes are not supported; expected 1")
+    elif isinstance(layer, _BatchWideNorm):
+        new = SyncBatchGroupNorm(layer.num_features, layer.num_groups, **options)
+    elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+        new = SyncBatchGroupNorm(layer.num_features, layer.num_features, **options)
+    else:
+        return None
+    for name in ("eps", "momentum", "affine", "track_running_stats"):
+        setattr(new, name, getattr(layer, name))
+    new._parameters, new._buffers = dict(layer._parameters), dict(layer._buffers)
+    inherit(new, layer)
+    return new
+
+
+class _Normalise(torch.autograd.Function):
+    """As the reference backend, but statistics and their gradients are those of all processes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        part: Partition,
+        eps: float,
+        running: Running | None,
+        group: Any,
+    ) -> Tensor:
+        stats = _gathered(x, part, group)
+        if running is not None:
+            update(running, Moments(stats.count, stats.mean[None], stats.M2[None]))
+        ctx.save_for_backward(x, weight, stats.count, stats.mean, torch.rsqrt(stats.var + eps))
+        ctx.part, ctx.group = part, group
+        return F.backend.apply(x, part, stats.mean, stats.var, weight, bias, eps) if x.numel() else torch.empty_like(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gy: Tensor) -> Any:
+        x, weight, count, mean, rstd = ctx.saved_tensors
+        part: Partition = ctx.part
+        wide = mean.dtype
+        centred = x.to(wide) - reference.spread(mean[None], part, x)
+        # per unit: the sums of gy and of gy * (x - mean); then per channel and, weighted, per group
+        units = (part.N, part.units, part.unit_size)
+        sums = torch.stack([t.reshape(units).sum((0, 2)) for t in (gy.to(wide), gy.to(wide) * centred)])  # (2, units)
+        channel = torch.arange(part.units, device=x.device) // (part.units // part.C)
+        group = part.group_of_unit(x.device)
+        by_group = sums if weight is None else sums * weight.to(wide)[channel]
+        total = torch.zeros(2, part.G, dtype=wide, device=x.device).index_add(1, group, by_group)
+        gx = gw = gb = None
+        if ctx.needs_input_grad[0]:
+            dist.all_reduce(total, group=ctx.group)
+            s, q = total / count
+            g = gy.to(wide) if weight is None else gy.to(wide) * reference.per_channel(weight.to(wide), x)
+            r, shift, slope = (reference.spread(t[None], part, x) for t in (rstd, s, q * rstd.square()))
+            gx = (r * (g - shift - centred * slope)).to(x.dtype)
+        if weight is not None and ctx.needs_input_grad[1]:
+            per_channel = torch.zeros(part.C, dtype=wide, device=x.device)
+            gw = per_channel.index_add(0, channel, sums[1] * rstd[group]).to(weight.dtype)
+        if ctx.needs_input_grad[2]:
+            gb = torch.zeros(part.C, dtype=wide, device=x.device).index_add(0, channel, sums[0])
+        return gx, gw, gb, None, None, None, None
+
+
+def _gathered(x: Tensor, part: Partition, group: Any) -> Moments:
+    """The moments of all processes' samples, (G,) each: everybody merges the same parts, so that all have the same bits."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    own = torch.zeros(3, part.G, dtype=wide, device=x.device)
+    if x.numel():
+        stats = reference.statistics(x, part)
+        own[0], own[1], own[2] = reference.count(part, stats.mean), stats.mean[0], stats.M2[0]
+    everybody = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(everybody, own, group=group)
+    return merged(torch.stack(everybody, 1))
