@@ -8,10 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+DRAFT = ".part"  # how the name of a file ends that is not whole yet
+
 
 def write(path: Path, content: str | bytes) -> None:
     """All of it or nothing: whoever reads meanwhile, and whoever comes after a crash, finds the old file or the new one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
     try:
         with draft.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -16,6 +17,10 @@ from typing import Any
 from bgn_lab.recipe import Recipe
 
 _stop: Event | None = None  # of a worker process
+
+
+class Broken(Exception):
+    """A worker process was killed: nobody can tell by whom, and what it was about."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ def run(
     """Run every recipe in ``folder/key``, at most ``jobs`` at a time, in the order given.
 
     ``on_outcome`` hears of each that is over, ``on_wait`` is called about four times a second. Ctrl-C stops the runs at their
-    last checkpoints and is raised again; the same call goes on from there. A run that fails is reported, the others go on.
+    last checkpoints and is raised again; the same call goes on from there. A run that fails is reported and the others go on;
+    where a process is killed, :class:`Broken` is raised.
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
     stop = context.Event()
@@ -77,6 +83,8 @@ def run(
                 for future in wait(waiting, timeout=0.25, return_when=FIRST_COMPLETED).done:
                     key, recipe = waiting.pop(future)
                     error = future.exception()
+                    if isinstance(error, BrokenProcessPool):
+                        raise Broken
                     result = None if error is not None else future.result()
                     on_outcome(Outcome(key, recipe, result, "" if error is None else f"{type(error).__name__}: {error}"))
                 on_wait()

@@ -137,6 +137,26 @@ def test_folder_of_something_else(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_run_killed_before_it_began(tmp_path: Path) -> None:
+    """Between the first two files, and while a third was being written."""
+    (tmp_path / "about.json").write_text("{}")
+    (tmp_path / ".recipe.json.123.part").write_text('{"data": ')
+    classification.run(replace(RECIPE, epochs=1), tmp_path)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_two_at_the_same_time(tmp_path: Path) -> None:
+    def step(epoch: int, step: int) -> None:
+        if (epoch, step) == (1, 1):
+            classification.run(RECIPE, tmp_path / "run")
+
+    with pytest.raises(ValueError, match="is being worked on by another process"):
+        classification.run(RECIPE, tmp_path / "run", Watcher(step=step))
+    classification.run(RECIPE, tmp_path / "run")
+    classification.run(RECIPE, tmp_path / "whole")
+    same(tmp_path / "whole", tmp_path / "run")
+
+
 def test_metrics_that_went_missing(tmp_path: Path) -> None:
     _interrupted(tmp_path / "run")
     (tmp_path / "run" / METRICS).write_text("")

@@ -12,6 +12,7 @@ import pytest
 
 from bgn_lab import cli
 
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 TINY = ["--norms", "bn", "bgn", "--batch-sizes", "8", "--width", "4", "--limit", "200", "--epochs", "2", "--jobs", "2"]
 
 
@@ -81,9 +82,7 @@ def test_compare_then_nothing_left_to_do(tmp_path: Path, capsys: pytest.CaptureF
 def test_interrupted_and_gone_on(tmp_path: Path) -> None:
     """SIGINT to the parent alone, as from a scheduler: what is done stays, a report is there, no process is left."""
     command = [sys.executable, "-m", "bgn_lab", "compare", *TINY, "--seeds", "6", "--out", str(tmp_path)]
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
     assert child.stdout is not None
     for line in child.stdout:
         if line.startswith("[2/18]"):
@@ -102,7 +101,7 @@ def test_interrupted_and_gone_on(tmp_path: Path) -> None:
     while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
-    again = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    again = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert again.returncode == 0, again.stdout + again.stderr
     assert f"{len(done)} of 18 runs are there already" in again.stdout
     assert len(list(tmp_path.glob("runs/*/result.json"))) == 18
@@ -114,6 +113,21 @@ def _children(pid: int) -> list[int]:
     if not Path("/proc").exists():
         pytest.skip("processes are looked up in /proc")
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_process_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bgn_lab", "compare", *TINY, "--out", str(tmp_path)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+    assert child.stdout is not None
+    next(line for line in child.stdout if line.startswith("[1/6]"))
+    training = [pid for pid in _children(child.pid) if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(training[0], signal.SIGKILL)
+    rest = child.stdout.read()
+    child.stdout.close()
+    assert child.wait(60) == 1
+    assert "a process was killed, perhaps for lack of memory" in rest
+    again = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert again.returncode == 0, again.stdout + again.stderr
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -132,12 +132,14 @@ class Compare:
                     done[outcome.key] = read(folder / outcome.key)
                 show.over(outcome)
 
-            interrupted = False
+            stopped = ""
             try:
                 studies.run({k: r for k, r in recipes.items() if k not in done}, folder, jobs, hear, show.refresh)
             except KeyboardInterrupt:
-                interrupted = True
-        return self._end(console, recipes, done, failures, interrupted, time.perf_counter() - started)
+                stopped = "interrupted"
+            except studies.Broken:
+                stopped = f"a process was killed, perhaps for lack of memory: fewer than {jobs} --jobs need less"
+        return self._end(console, recipes, done, failures, stopped, time.perf_counter() - started)
 
     def _end(
         self,
@@ -145,7 +147,7 @@ class Compare:
         recipes: dict[str, Recipe],
         done: dict[str, Run],
         failures: list[str],
-        interrupted: bool,
+        stopped: str,
         seconds: float,
     ) -> int:
         if done:
@@ -156,10 +158,10 @@ class Compare:
             console.print(said, highlight=False, markup=False, soft_wrap=True)
         for failure in failures:
             console.print(Text(f"failed: {failure}", style="red"), soft_wrap=True)
-        if interrupted:
-            console.print("interrupted: what is done is kept, the same command goes on from there")
+        if stopped:
+            console.print(f"{stopped}; what is done is kept, the same command goes on from there", soft_wrap=True)
         files.write_json(self.out / "study.json", {"runs": list(recipes), "seconds": seconds})
-        return 130 if interrupted else 1 if failures else 0
+        return 130 if stopped == "interrupted" else 1 if stopped or failures else 0
 
 
 class _Show:

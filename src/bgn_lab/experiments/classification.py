@@ -70,7 +70,7 @@ def run(recipe: Recipe, folder: Path, watcher: Watcher | None = None) -> dict[st
     record = Record(folder, recipe)
     if (done := record.result()) is not None:
         return done
-    with loop.convolutions(recipe, data):
+    with record, loop.convolutions(recipe, data):
         return _train(recipe, data, record, watcher or Watcher())
 
 

@@ -17,11 +17,17 @@ import bgn
 from bgn_lab import files
 from bgn_lab.recipe import Recipe
 
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 RECIPE, ABOUT, METRICS, RESULT = "recipe.json", "about.json", "metrics.jsonl", "result.json"
 
 
 class Record:
-    """The folder of one run."""
+    """The folder of one run. ``with record:`` keeps other processes out of it meanwhile."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         self.folder = folder
@@ -32,12 +38,28 @@ class Record:
             odd = [f"{name}={other.get(name)!r} there, {mine[name]!r} here" for name in mine if mine[name] != other.get(name)]
             if odd:
                 raise ValueError(f"{folder} holds another run ({'; '.join(odd)}); choose another --out")
-        elif folder.exists() and any(folder.iterdir()):
+        elif folder.exists() and any(path.name != ABOUT and path.suffix != files.DRAFT for path in folder.iterdir()):
             raise ValueError(f"{folder} is not empty and holds no run; choose another --out")
         else:
             folder.mkdir(parents=True, exist_ok=True)
             files.write_json(folder / ABOUT, about())
             files.write_json(known, recipe.to_json())
+
+    def __enter__(self) -> None:
+        self._lock = (self.folder / RECIPE).open()
+        try:
+            if fcntl is not None:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ValueError(
+                f"{self.folder} is being worked on by another process; wait for it or choose another --out"
+            ) from None
+        for draft in self.folder.glob(f".*{files.DRAFT}"):  # of a process that was killed
+            draft.unlink()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.close()
 
     def result(self) -> dict[str, Any] | None:
         """The result, if the run is over."""
