@@ -143,7 +143,9 @@ def _trained(rank: int) -> dict[str, Any]:
         optimizer.zero_grad()
         nn.functional.cross_entropy(wrapped(x[own]), y[own]).backward()
         optimizer.step()
-    return {"state": model.state_dict()}
+    layer, x = bgn.SyncBatchGroupNorm(3, 1), torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(rank))
+    compiled: Any = torch.compile(layer, backend="eager")
+    return {"state": model.state_dict(), "eager": layer(x).detach(), "compiled": compiled(x).detach()}
 
 
 def _network() -> nn.Sequential:
@@ -171,6 +173,7 @@ def test_training_with_two_workers_is_training_with_one(tmp_path: Path) -> None:
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
     for part in parts:
+        torch.testing.assert_close(part["compiled"], part["eager"])
         assert part["state"].keys() == model.state_dict().keys()
         for key, value in model.state_dict().items():
             torch.testing.assert_close(part["state"][key], value, rtol=1e-9, atol=1e-9)

@@ -32,10 +32,11 @@ class _Synchronised(_BatchWideNorm):
         if not (self.training and dist.is_available() and dist.is_initialized() and dist.get_world_size(self.process_group) > 1):
             alone: Tensor = super().forward(input)
             return alone
-        across: Tensor = self._across(input)
-        return across
+        if torch.compiler.is_compiling():  # collectives in a graph are torch's affair; asked for here, as it imports a lot
+            broken: Tensor = torch.compiler.disable(self._across)(input)  # type: ignore[no-untyped-call]
+            return broken
+        return self._across(input)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _across(self, input: Tensor) -> Tensor:
         checks.dims(input, self.accepted_dims, type(self).__name__)
         checks.channels(input, "num_features", self.num_features)

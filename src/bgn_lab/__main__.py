@@ -17,6 +17,8 @@ def main() -> int:
     except ModuleNotFoundError as error:
         print(f"error: the laboratory needs the package {error.name}: pip install 'batch-group-norm[lab]'", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # while torch is imported, which takes seconds
+        return 130
     return cli.main()
 
 

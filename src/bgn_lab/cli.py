@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, TypeError, OSError) as error:
         return _refuse(str(error))
     except (KeyboardInterrupt, Interrupted):
-        console.print("\ninterrupted: the last checkpoint is kept, the same command goes on from there")
+        console.print("\ninterrupted: what is done is kept, the same command goes on from there")
         return 130
     return code
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 DRAFT = ".part"  # how the name of a file ends that is not whole yet
 
@@ -20,8 +27,30 @@ def write(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror}") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def lock(folder: Path) -> int | None:
+    """Keep others who lock the folder out of it, until :func:`unlock` or the end of the process."""
+    if fcntl is None:
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise ValueError(f"{folder} is being worked on by another process; wait for it or choose another --out") from None
+    return handle
+
+
+def unlock(handle: int | None) -> None:
+    """Let others in again."""
+    if handle is not None:
+        os.close(handle)
 
 
 def write_json(path: Path, value: Any) -> None:

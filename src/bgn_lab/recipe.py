@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,7 +16,7 @@ Schedule = Literal["cosine", "steps", "constant"]
 Damaged = Literal["refuse", "skip"]
 DATA = ("fashion-mnist", "cifar10", "imagenet", "folder", "arrays")
 # where things are and how fast they come: results do not depend on them
-CIRCUMSTANCES = ("root", "workers", "tensorboard")
+CIRCUMSTANCES = ("root", "workers", "tensorboard", "damaged")
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,14 @@ class Recipe:
     def __post_init__(self) -> None:
         path = Path(self.data)
         if self.data not in DATA and (path.is_dir() or path.suffix == ".npz"):  # short for the kind of data and its place
+            if self.root is not None:
+                raise ValueError(f"data={self.data!r} is a path, root={str(self.root)!r} another; expected one of them")
             object.__setattr__(self, "root", path)
             object.__setattr__(self, "data", "folder" if path.is_dir() else "arrays")
+        if self.data not in DATA and ("/" in self.data or path.suffix):
+            raise ValueError(f"data={self.data!r} is neither a folder nor an .npz file; accepted too: {', '.join(DATA)}")
+        if self.root is not None:
+            object.__setattr__(self, "root", self.root.resolve())
         checks.one_of("norm", self.norm, NAMES)
         checks.one_of("schedule", self.schedule, get_args(Schedule))
         checks.one_of("damaged", self.damaged, get_args(Damaged))
@@ -100,11 +107,14 @@ class Recipe:
                 checks.positive_int(name, getattr(self, name))
         if self.groups is not None and self.norm not in ("gn", "gbgn", "bgn"):
             raise ValueError(f"groups={self.groups} has no meaning for norm={self.norm!r}; expected none")
-        if not self.lr > 0:
-            raise ValueError(f"lr={self.lr} is not positive")
-        for name in ("momentum", "decay", "warmup", "workers", "seed"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)} is negative; expected at least 0")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr={self.lr} is out of range; expected a number above 0")
+        most = {"momentum": 1, "decay": math.inf, "warmup": self.epochs, "workers": 1024, "seed": 2**32 - 1}
+        for name, limit in most.items():
+            if not 0 <= getattr(self, name) <= limit:
+                raise ValueError(f"{name}={getattr(self, name)} is out of range; expected a number from 0 to {limit}")
+        if self.median_of > self.epochs:
+            raise ValueError(f"median_of={self.median_of} exceeds epochs={self.epochs}; expected at most that")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov=True needs a momentum above 0; momentum=0")
         if not 0 <= self.validation < 1:
@@ -132,8 +142,8 @@ class Recipe:
     def identity(self) -> dict[str, Any]:
         """What results depend on."""
         found = {name: value for name, value in self.to_json().items() if name not in CIRCUMSTANCES}
-        if self.root is not None and self.data not in ("cifar10", "imagenet"):  # the same images wherever they lie
-            found["root"] = str(self.root.resolve())
+        if self.root is not None and self.data != "cifar10":  # whose images are the same wherever they lie
+            found["root"] = str(self.root)
         return found
 
     def key(self) -> str:

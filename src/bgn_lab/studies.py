@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -55,10 +56,11 @@ def _work(recipe: Recipe, folder: Path) -> dict[str, Any]:
     from bgn_lab.experiments import classification
     from bgn_lab.training.loop import Interrupted
 
-    def look(epoch: int, step: int) -> None:  # noqa: ARG001
+    def look(epoch: int = 0, step: int = 0) -> None:  # noqa: ARG001
         if _stop is not None and _stop.is_set():
             raise Interrupted
 
+    look()
     return classification.run(recipe, folder, classification.Watcher(step=look))
 
 
@@ -77,18 +79,35 @@ def run(
     waiting: dict[Future[dict[str, Any]], tuple[str, Recipe]] = {}
     with ProcessPoolExecutor(jobs, context, _set_up, (stop, threads)) as pool:
         try:
-            for key, recipe in recipes.items():
-                waiting[pool.submit(_work, recipe, folder / key)] = key, recipe
+            with _deaf():  # processes inherit that, and are so from their first moment
+                for key, recipe in recipes.items():
+                    waiting[pool.submit(_work, recipe, folder / key)] = key, recipe
             while waiting:
-                for future in wait(waiting, timeout=0.25, return_when=FIRST_COMPLETED).done:
+                over = wait(waiting, timeout=0.25, return_when=FIRST_COMPLETED).done
+                for future in sorted(over, key=lambda future: isinstance(future.exception(), BrokenProcessPool)):
                     key, recipe = waiting.pop(future)
                     error = future.exception()
                     if isinstance(error, BrokenProcessPool):
-                        raise Broken
+                        raise error
                     result = None if error is not None else future.result()
                     on_outcome(Outcome(key, recipe, result, "" if error is None else f"{type(error).__name__}: {error}"))
                 on_wait()
+        except BrokenProcessPool:
+            raise Broken from None
         except BaseException:
             stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """With Ctrl-C ignored, where this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

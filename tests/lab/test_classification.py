@@ -53,11 +53,31 @@ def test_weights_give_the_accuracy_that_is_reported(tmp_path: Path) -> None:
 def test_a_loss_that_explodes_did_not_converge(tmp_path: Path) -> None:
     result = classification.run(replace(SMALL, norm="bn", limit=400, lr=1e30), tmp_path / "run")
     assert result["status"] == NOT_CONVERGED
-    assert "the loss became" in result["reason"]
+    assert "train_loss of epoch 1 not finite" in result["reason"]
     assert result["test_accuracy"] is None
     last = json.loads((tmp_path / "run" / METRICS).read_text().splitlines()[-1])
     assert last["train_loss"] is None
     assert classification.run(replace(SMALL, norm="bn", limit=400, lr=1e30), tmp_path / "run") == result
+
+
+def test_a_loss_that_exploded_before_the_run_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = replace(SMALL, norm="bn", limit=400, lr=1e30)
+    whole = classification.run(recipe, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(classification, "_result", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            classification.run(recipe, tmp_path / "killed")
+    result = classification.run(recipe, tmp_path / "killed")
+    assert {k: v for k, v in result.items() if k != "seconds"} == {k: v for k, v in whole.items() if k != "seconds"}
+
+
+def raise_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_few_test_images_can_still_converge() -> None:
+    assert classification.floor(0.8, 5) == pytest.approx(0.9)
+    assert classification.floor(0.1, 2000) == pytest.approx(0.1 + 3 * math.sqrt(0.09 / 2000))
 
 
 def test_guessing_did_not_converge(tmp_path: Path) -> None:
@@ -83,6 +103,8 @@ def test_median_of_the_last_epochs(tmp_path: Path) -> None:
         ({"model": "resnet9"}, "model='resnet9' is not known"),
         ({"data": "cifar"}, "data='cifar' is not known; .*did you mean 'cifar10'"),
         ({"device": "cuda:99"}, "device='cuda:99' cannot be used"),
+        ({"device": "meta"}, "device='meta' cannot be used; expected cpu, cuda or mps"),
+        ({"image_size": 14}, "image_size=14 is for folders of images"),
         ({"device": "abacus"}, "device='abacus' cannot be used"),
         ({"width": 4, "channels_last": True}, "width=4 with channels_last: torch's convolutions crash"),
         ({"schedule": "cosines"}, "schedule='cosines' is not known; .*did you mean 'cosine'"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bgn_lab import cli
+from bgn_lab import cli, files
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 TINY = ["--norms", "bn", "bgn", "--batch-sizes", "8", "--width", "4", "--limit", "200", "--epochs", "2", "--jobs", "2"]
@@ -40,6 +40,8 @@ def test_overview_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "--model", "resnet51"], "model='resnet51' is not known"),
         (["compare", "--data", "fashion-mnits"], "did you mean 'fashion-mnist'?"),
         (["compare", "--groups", "paper", "many"], "groups='many' is neither a positive number nor 'paper'"),
+        (["compare", "--jobs", "0"], "jobs=0 is not positive"),
+        (["compare", "--norms", "bn", "--groups", "many"], "groups='many' is neither a positive number nor 'paper'"),
         (["compare", "--batch-sizes", "0"], "batch_size=0 is not positive"),
         (["compare", "--batch-sizes", "100000"], "batch_size=100000 times accumulate=1 exceeds the 3240 training images"),
         (["compare", "--groups", "5000"], "num_groups=5000 exceeds the 3136 features"),
@@ -82,7 +84,9 @@ def test_compare_then_nothing_left_to_do(tmp_path: Path, capsys: pytest.CaptureF
 def test_interrupted_and_gone_on(tmp_path: Path) -> None:
     """SIGINT to the parent alone, as from a scheduler: what is done stays, a report is there, no process is left."""
     command = [sys.executable, "-m", "bgn_lab", "compare", *TINY, "--seeds", "6", "--out", str(tmp_path)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT, preexec_fn=_hear_interrupts
+    )
     assert child.stdout is not None
     for line in child.stdout:
         if line.startswith("[2/18]"):
@@ -109,10 +113,30 @@ def test_interrupted_and_gone_on(tmp_path: Path) -> None:
         assert (tmp_path / "runs" / name / "result.json").stat().st_mtime_ns == when
 
 
+def _hear_interrupts() -> None:
+    """Where the tests run in the background, children would inherit that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _children(pid: int) -> list[int]:
     if not Path("/proc").exists():
         pytest.skip("processes are looked up in /proc")
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_two_compares_into_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handle = files.lock(tmp_path)
+    try:
+        assert cli.main(["compare", *TINY, "--out", str(tmp_path)]) == 2
+    finally:
+        files.unlock(handle)
+    assert "is being worked on by another process" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_out_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert cli.main(["compare", *TINY, "--out", str(tmp_path / "file")]) == 2
+    assert "cannot be made a folder" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_process_that_is_killed(tmp_path: Path) -> None:
@@ -139,7 +163,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytes
     capsys.readouterr()
     assert cli.main(["compare", *TINY, "--seeds", "2", "--out", str(out)]) == 1
     text = capsys.readouterr().out.replace("\n", " ")
-    assert "failed: BN, batch 8: ValueError:" in text
+    assert "failed: BN, batch 8, seed 0: ValueError:" in text
     assert "is damaged" in text
     assert len(list(out.glob("runs/*/result.json"))) == 5
 

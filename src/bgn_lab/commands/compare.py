@@ -20,7 +20,7 @@ from bgn.factory import NAMES
 from bgn_lab import data as data_sets
 from bgn_lab import files, norms, studies
 from bgn_lab.experiments import classification
-from bgn_lab.recipe import Recipe
+from bgn_lab.recipe import Damaged, Recipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run, read
 from bgn_lab.report.comparison import compare
@@ -45,8 +45,8 @@ class Compare:
     """resnet8 14 20 32 44 56 110 (small images) or resnet18 34 50 101 (as torchvision's)"""
     width: int | None = None
     """channels of the first stage; by default 16 for small images, 64 for large ones"""
-    stride: int | None = 2
-    """of the first convolution; 2 makes small maps of small images, and quarters the work"""
+    stride: int | None = None
+    """of the first convolution; by default 1 for small images, 2 for large ones and for the data that ships with the package"""
     norms: tuple[str, ...] = NAMES
     """bn in ln gn pn gbgn bgn"""
     batch_sizes: tuple[int, ...] = (2, 8, 32)
@@ -59,14 +59,16 @@ class Compare:
     """runs of each kind, with seeds 0, 1, ..."""
     lr: float = 0.1
     """learning rate at 32 images; it is scaled in proportion to the batch size"""
-    limit: int | None = 3600
-    """use at most so many training images"""
+    limit: int | None = None
+    """use at most so many training images; by default all, but 3600 of the data that ships with the package"""
     image_size: int | None = None
     """pixels to which images of folders are cut; by default 224"""
     jobs: int | None = None
     """runs side by side; by default one per core on the CPU, one on other devices"""
     workers: int = 2
     """processes that decode images of folders, for each job"""
+    damaged: Damaged = "refuse"
+    """what to do with image files that cannot be read: refuse to go on, or skip them"""
     device: str = "cpu"
     """cpu, cuda, cuda:1, mps"""
     amp: bool = False
@@ -86,15 +88,19 @@ class Compare:
         for norm in self.norms:
             checks.one_of("norms", norm, NAMES)
         checks.positive_int("seeds", self.seeds)
+        shipped = self.data == "fashion-mnist" and self.root is None  # then it shall take minutes
+        stride, limit = (self.stride or 2, self.limit or 3600) if shipped else (self.stride, self.limit)
+        groups_of_bgn = list(self._groups())
         return [
             Recipe(
-                data=self.data, root=self.root, model=self.model, width=self.width, stride=self.stride, norm=norm, groups=groups,
-                batch_size=size, epochs=self.epochs, lr=self.lr, limit=self.limit, image_size=self.image_size, seed=seed,
+                data=self.data, root=self.root, model=self.model, width=self.width, stride=stride, norm=norm, groups=groups,
+                batch_size=size, epochs=self.epochs, lr=self.lr, limit=limit, image_size=self.image_size, seed=seed,
                 workers=self.workers, device=self.device, amp=self.amp, compile=self.compile, channels_last=self.channels_last,
+                damaged=self.damaged,
             )
             for seed, size in product(range(self.seeds), dict.fromkeys(self.batch_sizes))
             for norm in dict.fromkeys(self.norms)
-            for groups in (self._groups() if norm == "bgn" else (None,))
+            for groups in (groups_of_bgn if norm == "bgn" else (None,))
         ]  # fmt: skip
 
     def _groups(self) -> Iterator[int | None]:
@@ -113,10 +119,20 @@ class Compare:
         for recipe in recipes.values():
             if recipe.seed == 0:
                 classification.check(recipe, data)
-        jobs = self.jobs or (max(1, os.cpu_count() or 1) if self.device == "cpu" else 1)
+        jobs = (max(1, os.cpu_count() or 1) if self.device == "cpu" else 1) if self.jobs is None else self.jobs
         checks.positive_int("jobs", jobs)
         folder = self.out / RUNS
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"out={self.out} cannot be made a folder: {error.strerror}") from None
+        handle = files.lock(self.out)
+        try:
+            return self._run(console, recipes, folder, jobs)
+        finally:
+            files.unlock(handle)
+
+    def _run(self, console: Console, recipes: dict[str, Recipe], folder: Path, jobs: int) -> int:
         done = {key: read(folder / key) for key in recipes if (folder / key / "result.json").exists()}
         if done:
             said = f"{len(done)} of {len(recipes)} runs are there already, in {folder}"
@@ -127,7 +143,7 @@ class Compare:
 
             def hear(outcome: studies.Outcome) -> None:
                 if outcome.result is None:
-                    failures.append(f"{norms.label(outcome.recipe)}, batch {outcome.recipe.batch_size}: {outcome.error}")
+                    failures.append(f"{_name(outcome.recipe)}: {outcome.error}")
                 else:
                     done[outcome.key] = read(folder / outcome.key)
                 show.over(outcome)
@@ -138,7 +154,7 @@ class Compare:
             except KeyboardInterrupt:
                 stopped = "interrupted"
             except studies.Broken:
-                stopped = f"a process was killed, perhaps for lack of memory: fewer than {jobs} --jobs need less"
+                stopped = "a process was killed, perhaps for lack of memory" + (": fewer --jobs need less" if jobs > 1 else "")
         return self._end(console, recipes, done, failures, stopped, time.perf_counter() - started)
 
     def _end(
@@ -154,14 +170,18 @@ class Compare:
             for found in write([done[key] for key in recipes if key in done], self.out):
                 console.print(text.terminal(found, found.title()))
                 console.print(Text(found.caption(), style="dim"))
-            said = f"\n{len(done)} of {len(recipes)} runs in {seconds / 60:.1f} min; report: {self.out / 'report.html'}"
+            spent = f"{seconds / 60:.1f} min this time"
+            said = f"\n{len(done)} of {len(recipes)} runs are done ({spent}); report: {self.out / 'report.html'}"
             console.print(said, highlight=False, markup=False, soft_wrap=True)
         for failure in failures:
             console.print(Text(f"failed: {failure}", style="red"), soft_wrap=True)
         if stopped:
             console.print(f"{stopped}; what is done is kept, the same command goes on from there", soft_wrap=True)
-        files.write_json(self.out / "study.json", {"runs": list(recipes), "seconds": seconds})
         return 130 if stopped == "interrupted" else 1 if stopped or failures else 0
+
+
+def _name(recipe: Recipe) -> str:
+    return f"{norms.label(recipe)}, batch {recipe.batch_size}, seed {recipe.seed}"
 
 
 class _Show:
@@ -203,8 +223,7 @@ class _Show:
             r, result = outcome.recipe, outcome.result
             said = outcome.error if result is None else result["status"] if result["reason"] else f"{result['test_accuracy']:.1%}"
             spent = "" if result is None else f" in {result['seconds']:.0f} s"
-            run = f"{norms.label(r)}, batch {r.batch_size}, seed {r.seed}"
-            line = f"[{len(self.done)}/{len(self.recipes)}] {run}: {said}{spent}; {self.left()}"
+            line = f"[{len(self.done)}/{len(self.recipes)}] {_name(r)}: {said}{spent}; {self.left()}"
             self.console.print(line, highlight=False, markup=False)
 
     def refresh(self) -> None:
@@ -215,4 +234,4 @@ class _Show:
             )
             waiting = [Run(Path(key), recipe, {}, (), None) for key, recipe in self.recipes.items() if key not in self.done]
             tables = [text.terminal(found) for found in compare([*self.done.values(), *waiting])]
-            self.live.update(Group(*tables, self.bar))
+            self.live.update(Group(self.bar, *tables))  # the bar first: a low terminal cuts off the end

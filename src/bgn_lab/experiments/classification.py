@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +60,19 @@ def description(recipe: Recipe, data: Data) -> list[dict[str, Any]]:
 
 
 def floor(chance: float, images: int) -> float:
-    """The accuracy that a run must exceed to count as converged: three standard errors above guessing."""
-    return chance + 3 * math.sqrt(chance * (1 - chance) / max(images, 1))
+    """The accuracy that a run must exceed to count as converged: three standard errors above guessing, or half-way to 100 %."""
+    return min(chance + 3 * math.sqrt(chance * (1 - chance) / max(images, 1)), (1 + chance) / 2)
 
 
 def run(recipe: Recipe, folder: Path, watcher: Watcher | None = None) -> dict[str, Any]:
     """Train, or go on with training, in a folder of its own; the result, at once if there is one already."""
     data = data_sets.load(recipe)
     check(recipe, data)
-    record = Record(folder, recipe)
-    if (done := record.result()) is not None:
-        return done
-    with record, loop.convolutions(recipe, data):
-        return _train(recipe, data, record, watcher or Watcher())
+    with Record(folder, recipe) as record:
+        if (done := record.result()) is not None:
+            return done
+        with loop.convolutions(recipe, data):
+            return _train(recipe, data, record, watcher or Watcher())
 
 
 def _train(recipe: Recipe, data: Data, record: Record, watcher: Watcher) -> dict[str, Any]:
@@ -95,13 +96,14 @@ def _train(recipe: Recipe, data: Data, record: Record, watcher: Watcher) -> dict
     steps = len(data.train) // recipe.batch_size // recipe.accumulate
     watcher.begin(recipe.epochs, steps)
     board = _board(folder) if recipe.tensorboard else None
-    trouble = ""
     for epoch in range(progress.epoch, recipe.epochs):
+        if _trouble(history):
+            break
         begin = time.perf_counter()
         torch.manual_seed(recipe.seed * 1_000_003 + epoch)  # for whatever in a network draws numbers
-        images = map(prepare, data.train.training(recipe.batch_size, recipe.seed, epoch))
+        batches = islice(data.train.training(recipe.batch_size, recipe.seed, epoch), steps * recipe.accumulate)
         rate, step = partial(_rate, recipe, epoch, steps), partial(watcher.step, epoch)
-        trained = loop.train(network, optimizer, images, recipe, rate, scaler, step)
+        trained = loop.train(network, optimizer, map(prepare, batches), recipe, rate, scaler, step)
         seconds = time.perf_counter() - begin
         metrics = {
             "epoch": epoch + 1, "lr": optimizer.param_groups[0]["lr"], "seconds": seconds,
@@ -114,9 +116,7 @@ def _train(recipe: Recipe, data: Data, record: Record, watcher: Watcher) -> dict
             if epoch >= recipe.epochs - recipe.median_of:
                 tested = loop.evaluate(network, map(prepare, data.test.evaluation(loop.EVALUATION_BATCH)), recipe)
                 metrics |= {"test_loss": tested.loss, "test_accuracy": tested.accuracy, "test_images": tested.images}
-        else:
-            trouble = f"the loss became {trained.loss} in epoch {epoch + 1}"
-            metrics["train_loss"] = None  # JSON has no such number
+        metrics = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON knows no others
         history.append(metrics)
         record.add(metrics)
         progress.epoch, progress.seconds = epoch + 1, progress.seconds + time.perf_counter() - begin
@@ -128,9 +128,9 @@ def _train(recipe: Recipe, data: Data, record: Record, watcher: Watcher) -> dict
                     board.add_scalar(name, value, epoch + 1)
             board.flush()
         watcher.epoch(metrics)
-        if trouble:
-            break
-    result = _result(recipe, data, model, history, progress.seconds, trouble)
+    if board is not None:
+        board.close()
+    result = _result(recipe, data, model, history, progress.seconds)
     files.write(folder / WEIGHTS, save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
     record.finish(result)
     path.unlink(missing_ok=True)
@@ -141,13 +141,18 @@ def _rate(recipe: Recipe, epoch: int, steps: int, step: int) -> float:
     return schedule.rate(recipe, epoch + step / steps)
 
 
-def _result(
-    recipe: Recipe, data: Data, model: nn.Module, history: list[dict[str, Any]], seconds: float, trouble: str
-) -> dict[str, Any]:
+def _trouble(history: list[dict[str, Any]]) -> str:
+    """Why there is no use in going on: a loss of the last epoch that is not a finite number."""
+    lost = [name for name, value in history[-1].items() if value is None] if history else []
+    return f"{' and '.join(lost)} of epoch {history[-1]['epoch']} not finite" if lost else ""
+
+
+def _result(recipe: Recipe, data: Data, model: nn.Module, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     tests = [m for m in history if "test_accuracy" in m]
     accuracy = statistics.median(m["test_accuracy"] for m in tests) if tests else None
-    least = floor(data.chance, len(data.test))
-    if not trouble and (accuracy is None or accuracy <= least):
+    images = tests[-1]["test_images"] if tests else len(data.test)
+    least, trouble = floor(data.chance, images), _trouble(history)
+    if not trouble and accuracy is not None and accuracy <= least:
         trouble = f"{accuracy:.2%} of the test images right, guessing reaches {data.chance:.2%} and, by luck, {least:.2%}"
     return {
         "status": NOT_CONVERGED if trouble else FINISHED,
@@ -160,7 +165,7 @@ def _result(
         "images": {
             "train": len(data.train),
             "validation": len(data.validation),
-            "test": tests[-1]["test_images"] if tests else len(data.test),
+            "test": images,
         },
         "image": list(data.shape),
         "epochs": len(history),
@@ -180,9 +185,14 @@ def check(recipe: Recipe, data: Data) -> None:
         raise ValueError(f"data={recipe.data!r} has no test images")
     try:
         torch.empty(0, device=recipe.device)
+        known = torch.device(recipe.device).type in ("cpu", "cuda", "mps")
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device={recipe.device!r} cannot be used: {str(error).splitlines()[0]}") from None
-    if recipe.channels_last and recipe.device == "cpu" and (recipe.width or 8) < 8:
+    if not known:
+        raise ValueError(f"device={recipe.device!r} cannot be used; expected cpu, cuda or mps")
+    if recipe.image_size is not None and recipe.data in ("fashion-mnist", "cifar10", "arrays"):
+        raise ValueError(f"image_size={recipe.image_size} is for folders of images; those of {recipe.data} are used as they are")
+    if recipe.channels_last and torch.device(recipe.device).type == "cpu" and (recipe.width or 8) < 8:
         raise ValueError(
             f"width={recipe.width} with channels_last: torch's convolutions crash there on the CPU; expected at least 8"
         )

@@ -57,7 +57,10 @@ def restore(path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim
     ]
     if differences:
         raise ValueError(f"{path} belongs to another run ({'; '.join(differences)}); choose another --out, or remove it")
-    model.load_state_dict({name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")})
+    try:
+        model.load_state_dict({name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")})
+    except RuntimeError as error:  # the recipe is the same, so the data must have changed
+        raise ValueError(f"{path} does not fit the network, perhaps because the classes changed: {error}") from None
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for index, slots in about["optimizer"]["scalars"].items():
@@ -85,6 +88,6 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         about = json.loads(metadata[_MARK])
     except (KeyError, ValueError):
         raise ValueError(f"{path} is no checkpoint of this program; remove it or choose another --out") from None
-    if about["version"] != _VERSION:
-        raise ValueError(f"{path} has version {about['version']}; this program reads version {_VERSION}")
+    if about.get("version") != _VERSION:
+        raise ValueError(f"{path} has version {about.get('version')}; this program reads version {_VERSION}")
     return about, tensors

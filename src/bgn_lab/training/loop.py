@@ -84,34 +84,25 @@ def train(
     model.train()
     context, K = autocast(recipe), recipe.accumulate
     total, right, images = torch.zeros((), device=recipe.device), torch.zeros((), device=recipe.device), 0
-    for step, group in enumerate(_groups(batches, K)):
-        lr = rate(step)
+    for number, (x, y) in enumerate(batches):
+        with context():
+            logits = model(x)
+            loss = F.cross_entropy(logits, y)
+        scaler.scale(loss / K if K > 1 else loss).backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            total += loss.detach() * len(y)
+            right += (logits.argmax(1) == y).sum()
+            images += len(y)
+        if (number + 1) % K:
+            continue
+        lr = rate(number // K)
         for settings in optimizer.param_groups:
             settings["lr"] = lr
-        for x, y in group:
-            with context():
-                logits = model(x)
-                loss = F.cross_entropy(logits, y)
-            scaler.scale(loss / K if K > 1 else loss).backward()  # type: ignore[no-untyped-call]
-            with torch.no_grad():
-                total += loss.detach() * len(y)
-                right += (logits.argmax(1) == y).sum()
-                images += len(y)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        on_step(step + 1)
+        on_step(number // K + 1)
     return Score(float(total) / max(images, 1), float(right) / max(images, 1), images)
-
-
-def _groups(batches: Iterable[Batch], K: int) -> Iterator[list[Batch]]:
-    """K batches at a time; fewer at the end are left out, as their gradients would weigh more."""
-    group: list[Batch] = []
-    for batch in batches:
-        group.append(batch)
-        if len(group) == K:
-            yield group
-            group = []
 
 
 @torch.no_grad()

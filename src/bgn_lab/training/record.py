@@ -17,49 +17,46 @@ import bgn
 from bgn_lab import files
 from bgn_lab.recipe import Recipe
 
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
 RECIPE, ABOUT, METRICS, RESULT = "recipe.json", "about.json", "metrics.jsonl", "result.json"
 
 
 class Record:
-    """The folder of one run. ``with record:`` keeps other processes out of it meanwhile."""
+    """The folder of one run: ``with Record(folder, recipe) as record:``, which keeps other processes out of it meanwhile."""
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
-        self.folder = folder
-        known = folder / RECIPE
+        self.folder, self.recipe = folder, recipe
+
+    def __enter__(self) -> Record:
+        missing = not self.folder.exists()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = files.lock(self.folder)
+        try:
+            self._claim()
+        except BaseException:
+            files.unlock(self._lock)
+            if missing and not any(self.folder.iterdir()):
+                self.folder.rmdir()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        files.unlock(self._lock)
+
+    def _claim(self) -> None:
+        """Refuse a folder of something else; begin a new one."""
+        folder, known = self.folder, self.folder / RECIPE
+        for draft in folder.glob(f".*.json.*{files.DRAFT}"):  # of a process that was killed
+            draft.unlink()
         if known.exists():
-            other = Recipe.from_json(_json(known)).identity()
-            mine = recipe.identity()
+            other, mine = Recipe.from_json(_json(known)).identity(), self.recipe.identity()
             odd = [f"{name}={other.get(name)!r} there, {mine[name]!r} here" for name in mine if mine[name] != other.get(name)]
             if odd:
                 raise ValueError(f"{folder} holds another run ({'; '.join(odd)}); choose another --out")
-        elif folder.exists() and any(path.name != ABOUT and path.suffix != files.DRAFT for path in folder.iterdir()):
+        elif any(path.name != ABOUT for path in folder.iterdir()):
             raise ValueError(f"{folder} is not empty and holds no run; choose another --out")
         else:
-            folder.mkdir(parents=True, exist_ok=True)
             files.write_json(folder / ABOUT, about())
-            files.write_json(known, recipe.to_json())
-
-    def __enter__(self) -> None:
-        self._lock = (self.folder / RECIPE).open()
-        try:
-            if fcntl is not None:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise ValueError(
-                f"{self.folder} is being worked on by another process; wait for it or choose another --out"
-            ) from None
-        for draft in self.folder.glob(f".*{files.DRAFT}"):  # of a process that was killed
-            draft.unlink()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.close()
+            files.write_json(known, self.recipe.to_json())
 
     def result(self) -> dict[str, Any] | None:
         """The result, if the run is over."""
@@ -82,7 +79,7 @@ class Record:
     def add(self, metrics: dict[str, Any]) -> None:
         """The metrics of one more epoch."""
         with (self.folder / METRICS).open("a") as file:
-            file.write(json.dumps(metrics) + "\n")
+            file.write(json.dumps(metrics, allow_nan=False) + "\n")
 
     def finish(self, result: dict[str, Any]) -> None:
         """The result; a run with one is over."""
