@@ -35,6 +35,8 @@ def make(folder: Path, accuracy: float | str, images: int = 1800, **settings: An
     folder = folder / recipe.key()
     with mock.patch.object(record, "about", about):
         run = record.Record(folder, recipe)
+        with run:  # claims the folder
+            pass
     broken = accuracy == NAN
     final = 50.0 if isinstance(accuracy, str) else accuracy
     epochs = range(1, 1 + (recipe.epochs if isinstance(accuracy, float) else 1))

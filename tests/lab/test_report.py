@@ -116,9 +116,9 @@ def test_caption(found: Comparison, tmp_path: Path) -> None:
     assert "no ± where there is but one run" in caption
     assert "1,800 training and 1,000 test images: the standard error of one accuracy is about 1.4 points" in caption
     assert "Guessing reaches 10.0 %; a run that ends at 12.8 % or less" in caption
-    single = small(tmp_path, ("bn", (70.0,)), median_of=2, epochs=1)
+    single = small(tmp_path / "median", ("bn", (70.0,)), median_of=2, epochs=2)
     assert single.reading().startswith("Test accuracy in % (median of the last 2 epochs), one seed, and the difference")
-    assert single.title() == "resnet8 on fashion-mnist, 1 epoch"
+    assert small(tmp_path / "one", ("bn", (70.0,)), epochs=1).title() == "resnet8 on fashion-mnist, 1 epoch"
 
 
 def test_what_a_normaliser_became(found: Comparison) -> None:
