@@ -39,7 +39,7 @@ compare: $(READY)  ## the main job: the seven normalisers on real images, some m
 test: $(READY)  ## the test suite, some minutes
 	$(VENV)/bin/python -m pytest -n 2 -m "not slow"
 
-test-all: $(READY) $(CLIENTS)  ## the test suite with what is slow: other people's models among it (BGN_DATA: folder of real images)
+test-all: $(READY) $(CLIENTS)  ## the test suite with what is slow: other people's models among it (BGN_DATA, BGN_PAPER, BGN_CIFAR10, BGN_FASHION_MNIST: where real data is)
 	$(VENV)/bin/python -m pytest -n 2
 
 test-oldest:  ## the test suite with the oldest torch that is admitted (a download of gigabytes where no CPU build is found)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import platform
 import time
 from collections.abc import Callable, Iterable
@@ -25,6 +24,7 @@ import bgn
 from benchmarks import network, rivals, scaling
 from benchmarks.shapes import NETWORKS, Shape
 from benchmarks.timing import interleaved
+from bgn_lab.files import write
 
 Row = dict[str, Any]
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -193,13 +193,6 @@ def settings(quick: bool, cores: int) -> list[tuple[str, str, str, str, int]]:
     return train + [(n, "eval", "float32", f, t) for n in NETWORKS for f in FORMATS for t in sorted({1, cores}, reverse=True)]
 
 
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing."""
-    draft = path.with_suffix(".part")
-    draft.write_text(text)
-    os.replace(draft, path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="headline ratios within a minute")
@@ -247,8 +240,8 @@ def main() -> None:
     print("\n".join(parts))
     if options.out is not None:
         results["about"] = {"info": str(bgn.info()), "processor": platform.processor(), "seconds": seconds, "batch sizes": sizes}
-        _write(options.out / "table.md", "\n".join(parts[1:]) + "\n")
-        _write(options.out / "results.json", json.dumps(results) + "\n")
+        write(options.out / "table.md", "\n".join(parts[1:]) + "\n")
+        write(options.out / "results.json", json.dumps(results) + "\n")
         picture(rows, options.out / "ratios.png")
 
 

@@ -34,6 +34,18 @@ def write(path: Path, content: str | bytes) -> None:
             draft.unlink()
 
 
+def is_draft(path: Path, *names: str) -> bool:
+    """Whether a path is what :func:`write` leaves of one of these files, or of any, where its process is killed."""
+    return path.name.startswith(tuple(f".{name}." for name in names) or ".") and path.name.endswith(DRAFT)
+
+
+def remove_drafts(folder: Path) -> None:
+    """What killed processes left; nobody may be writing there meanwhile."""
+    for path in folder.iterdir():
+        if is_draft(path):
+            path.unlink()
+
+
 def lock(folder: Path) -> int | None:
     """Keep others who lock the folder out of it, until :func:`unlock` or the end of the process."""
     if fcntl is None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from bgn import checks
 from bgn.factory import NAMES
+from bgn_lab import paper
 
 Schedule = Literal["cosine", "steps", "constant"]
 Damaged = Literal["refuse", "skip"]
@@ -49,11 +50,11 @@ class Recipe:
     """of SGD"""
     nesterov: bool = False
     """Nesterov's form of the momentum"""
-    decay: float = 1e-4
+    decay: float = paper.WEIGHT_DECAY
     """weight decay, on all parameters as in the paper"""
     schedule: Schedule = "cosine"
     """how the learning rate falls: to zero along a cosine, by a tenth at each milestone, or not at all"""
-    milestones: tuple[int, ...] = (30, 60, 90)
+    milestones: tuple[int, ...] = paper.MILESTONES
     """epochs at which `--schedule steps` divides the learning rate by ten"""
     warmup: float = 0.0
     """epochs over which the learning rate rises from zero"""

@@ -90,6 +90,7 @@ def test_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
     assert subprocess.run(command, capture_output=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode == 0
     classification.run(recipe, tmp_path / "whole")
     same(tmp_path / "whole", tmp_path / "killed")
+    assert not list((tmp_path / "killed").glob(".*")), "no drafts of files are left"
 
 
 def _lines(folder: Path) -> list[str]:
@@ -132,15 +133,17 @@ def test_foreign_checkpoint(tmp_path: Path) -> None:
 
 def test_folder_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("dear reader")
+    (tmp_path / ".thesis.part").write_text("not ours")
     with pytest.raises(ValueError, match="is not empty and holds no run"):
         classification.run(RECIPE, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert {path.name for path in tmp_path.iterdir()} == {"thesis.tex", ".thesis.part"}
 
 
 def test_a_run_killed_before_it_began(tmp_path: Path) -> None:
     """Between the first two files, and while a third was being written."""
     (tmp_path / "about.json").write_text("{}")
     (tmp_path / ".recipe.json.123.part").write_text('{"data": ')
+    (tmp_path / ".about.json.123.part").write_text("{")
     classification.run(replace(RECIPE, epochs=1), tmp_path)
     assert not list(tmp_path.glob(".*"))
 
@@ -155,6 +158,13 @@ def test_two_at_the_same_time(tmp_path: Path) -> None:
     classification.run(RECIPE, tmp_path / "run")
     classification.run(RECIPE, tmp_path / "whole")
     same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_drafts_of_a_killed_run_are_removed(tmp_path: Path) -> None:
+    draft = _interrupted(tmp_path / "run").with_name(".checkpoint.safetensors.123.part")
+    draft.write_bytes(b"half")
+    classification.run(RECIPE, tmp_path / "run")
+    assert not draft.exists()
 
 
 def test_metrics_that_went_missing(tmp_path: Path) -> None:

@@ -119,7 +119,9 @@ class Compare:
         for recipe in recipes.values():
             if recipe.seed == 0:
                 classification.check(recipe, data)
-        jobs = (max(1, os.cpu_count() or 1) if self.device == "cpu" else 1) if self.jobs is None else self.jobs
+        jobs = self.jobs
+        if jobs is None:
+            jobs = os.cpu_count() or 1 if self.device == "cpu" else 1
         checks.positive_int("jobs", jobs)
         folder = self.out / RUNS
         try:
@@ -189,9 +191,8 @@ class _Show:
 
     def __init__(self, console: Console, recipes: dict[str, Recipe], done: dict[str, Run]) -> None:
         self.console, self.recipes, self.done = console, recipes, done
-        self.cost = {
-            key: 1 + 4 / recipe.batch_size for key, recipe in recipes.items()
-        }  # an epoch's; short steps are mostly overhead
+        # of an epoch, roughly: short steps are mostly overhead
+        self.cost = {key: 1 + 4 / recipe.batch_size for key, recipe in recipes.items()}
         self.total = sum(self.cost.values())
         self.past = self.before = sum(self.cost[key] for key in done)
         self.begin = time.perf_counter()

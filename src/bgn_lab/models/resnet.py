@@ -49,9 +49,9 @@ class Bottleneck(nn.Module):
         super().__init__()
         self.conv1, self.bn1 = _conv(C, width, 1), norm(width)
         self.conv2, self.bn2 = _conv(width, width, 3, stride), norm(width)
-        self.conv3, self.bn3 = _conv(width, 4 * width, 1), norm(4 * width)
+        self.conv3, self.bn3 = _conv(width, self.expansion * width, 1), norm(self.expansion * width)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(C, 4 * width, stride, norm)
+        self.downsample = _shortcut(C, self.expansion * width, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
@@ -87,8 +87,8 @@ class ResNet(nn.Module):
         widths = [width, *(block.expansion * width * 2**i for i in range(len(blocks)))]
         self.stages = len(blocks)
         for i, (C, K) in enumerate(pairwise(widths)):
-            stride = 1 if i == 0 else 2
-            stage = [block(C if j == 0 else K, width * 2**i, stride if j == 0 else 1, norm) for j in range(blocks[i])]
+            first = block(C, width * 2**i, 1 if i == 0 else 2, norm)
+            stage = [first, *(block(K, width * 2**i, 1, norm) for _ in range(blocks[i] - 1))]
             self.add_module(f"layer{i + 1}", nn.Sequential(*stage))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(widths[-1], classes)

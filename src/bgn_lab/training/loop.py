@@ -79,7 +79,8 @@ def train(
 ) -> Score:
     """One epoch: ``rate`` gives the learning rate of a step, ``on_step`` hears of each and may raise :class:`Interrupted`.
 
-    Loss and accuracy are those of the moment, in training mode; they are added up on the device and read once.
+    The batches come in multiples of ``recipe.accumulate``. Loss and accuracy are those of the moment, in training mode; they
+    are added up on the device and read once.
     """
     model.train()
     context, K = autocast(recipe), recipe.accumulate

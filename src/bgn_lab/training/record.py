@@ -45,16 +45,16 @@ class Record:
     def _claim(self) -> None:
         """Refuse a folder of something else; begin a new one."""
         folder, known = self.folder, self.folder / RECIPE
-        for draft in folder.glob(f".*.json.*{files.DRAFT}"):  # of a process that was killed
-            draft.unlink()
         if known.exists():
             other, mine = Recipe.from_json(_json(known)).identity(), self.recipe.identity()
             odd = [f"{name}={other.get(name)!r} there, {mine[name]!r} here" for name in mine if mine[name] != other.get(name)]
             if odd:
                 raise ValueError(f"{folder} holds another run ({'; '.join(odd)}); choose another --out")
-        elif any(path.name != ABOUT for path in folder.iterdir()):
+            files.remove_drafts(folder)
+        elif any(path.name != ABOUT and not files.is_draft(path, RECIPE, ABOUT) for path in folder.iterdir()):
             raise ValueError(f"{folder} is not empty and holds no run; choose another --out")
         else:
+            files.remove_drafts(folder)
             files.write_json(folder / ABOUT, about())
             files.write_json(known, self.recipe.to_json())
 
