@@ -143,9 +143,18 @@ def _trained(rank: int) -> dict[str, Any]:
         optimizer.zero_grad()
         nn.functional.cross_entropy(wrapped(x[own]), y[own]).backward()
         optimizer.step()
+    empty = bgn.SyncBatchGroupNorm(4, 2)
+    empty(torch.empty(0, 4, 3, 3, requires_grad=True)).sum().backward()
+    with pytest.raises(ValueError, match="leave 1 value per statistic over all processes"):
+        bgn.SyncBatchGroupNorm(4, 4)(torch.randn(1 - rank, 4))
     layer, x = bgn.SyncBatchGroupNorm(3, 1), torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(rank))
     compiled: Any = torch.compile(layer, backend="eager")
-    return {"state": model.state_dict(), "eager": layer(x).detach(), "compiled": compiled(x).detach()}
+    return {
+        "state": model.state_dict(),
+        "empty": [empty.running_mean, empty.weight.grad],
+        "eager": layer(x).detach(),
+        "compiled": compiled(x).detach(),
+    }
 
 
 def _network() -> nn.Sequential:
@@ -174,6 +183,7 @@ def test_training_with_two_workers_is_training_with_one(tmp_path: Path) -> None:
         optimizer.step()
     for part in parts:
         torch.testing.assert_close(part["compiled"], part["eager"])
+        assert all(torch.equal(t, torch.zeros_like(t)) for t in part["empty"]), "nobody had samples: nothing moves"
         assert part["state"].keys() == model.state_dict().keys()
         for key, value in model.state_dict().items():
             torch.testing.assert_close(part["state"][key], value, rtol=1e-9, atol=1e-9)

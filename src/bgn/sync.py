@@ -131,6 +131,15 @@ class _Normalise(torch.autograd.Function):
         group: Any,
     ) -> Tensor:
         stats = _gathered(x, part, group)
+        if part.smallest_count < 2:  # only then may there be too few in all: others need not wait for the counts
+            least = int(stats.count.min())
+            if least == 1:
+                raise ValueError(
+                    f"inputs of shape {tuple(x.shape)} here, with num_groups={part.G}, leave 1 value per statistic over all"
+                    " processes; expected more than 1: a larger batch, a smaller num_groups, or eval()"
+                )
+            if least == 0:  # nobody has samples: nothing moves, and gradients are zero
+                running, stats = None, Moments(stats.count + 1, *torch.zeros_like(stats.mean).expand(2, -1))
         if running is not None:
             update(running, Moments(stats.count, stats.mean[None], stats.M2[None]))
         ctx.save_for_backward(x, weight, stats.count, stats.mean, torch.rsqrt(stats.var + eps))
