@@ -63,9 +63,9 @@ def measure(recipe: Recipe, steps: int) -> dict[str, float]:
     return {name: min(values) for name, values in times.items()}
 
 
-def decoding(folder: Path, workers: int) -> float:
+def decoding(folder: Path, decoders: int) -> float:
     """Images per second from a folder, cut at random to 224x224."""
-    source = replace(scan(folder)[1], workers=workers)
+    source = replace(scan(folder)[1], decoders=decoders)
     begin = time.perf_counter()
     count = sum(len(y) for _, y in source.training(32, 0, 0))
     return count / (time.perf_counter() - begin)
@@ -97,8 +97,8 @@ def main() -> None:
     print("\n| processes that decode | images/s |\n| --- | --- |")
     with tempfile.TemporaryDirectory() as name:
         photographs(Path(name), 512)
-        for workers in (0, 1, 2):
-            print(f"| {workers or 'none: the training process'} | {decoding(Path(name), workers):.0f} |")
+        for decoders in (0, 1, 2):
+            print(f"| {decoders or 'none: the training process'} | {decoding(Path(name), decoders):.0f} |")
 
 
 if __name__ == "__main__":

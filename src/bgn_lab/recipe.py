@@ -17,7 +17,7 @@ Schedule = Literal["cosine", "steps", "constant"]
 Damaged = Literal["refuse", "skip"]
 DATA = ("fashion-mnist", "cifar10", "imagenet", "folder", "arrays")
 # where things are and how fast they come: results do not depend on them
-CIRCUMSTANCES = ("root", "workers", "tensorboard", "damaged")
+CIRCUMSTANCES = ("root", "decoders", "tensorboard", "damaged")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Recipe:
     """test accuracy is the median over so many last epochs (the paper's ImageNet figures: 5)"""
     seed: int = 0
     """of the weights, the order of the images and the augmentation"""
-    workers: int = 2
+    decoders: int = 2
     """processes that decode images of folders; data in memory needs none"""
     device: str = "cpu"
     """cpu, cuda, cuda:1, mps"""
@@ -110,7 +110,7 @@ class Recipe:
             raise ValueError(f"groups={self.groups} has no meaning for norm={self.norm!r}; expected none")
         if not 0 < self.lr < math.inf:
             raise ValueError(f"lr={self.lr} is out of range; expected a number above 0")
-        most = {"momentum": 1, "decay": math.inf, "warmup": self.epochs, "workers": 1024, "seed": 2**32 - 1}
+        most = {"momentum": 1, "decay": math.inf, "warmup": self.epochs, "decoders": 1024, "seed": 2**32 - 1}
         for name, limit in most.items():
             if not 0 <= getattr(self, name) <= limit:
                 raise ValueError(f"{name}={getattr(self, name)} is out of range; expected a number from 0 to {limit}")

@@ -149,7 +149,7 @@ def test_a_damaged_test_image_turns_up_at_once(tmp_path: Path, damaged: Literal[
                 colour = 128 + i if name == "light" else 128 - i
                 Image.new("RGB", (16, 16), (colour,) * 3).save(tmp_path / part / name / f"{i}.png")
     (tmp_path / "val" / "dark" / "broken.png").write_bytes(b"no image")
-    recipe = Recipe(data=str(tmp_path), width=4, image_size=16, batch_size=4, epochs=1, workers=0, damaged=damaged)
+    recipe = Recipe(data=str(tmp_path), width=4, image_size=16, batch_size=4, epochs=1, decoders=0, damaged=damaged)
     if damaged == "refuse":
         with pytest.raises(ValueError, match="broken.png cannot be read as an image"):
             classification.run(recipe, tmp_path / "run")

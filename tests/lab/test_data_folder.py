@@ -19,7 +19,7 @@ from bgn_lab.data.sources import Batch
 
 CLASSES = ("ant", "bee", "cow")
 processes = pytest.mark.filterwarnings(
-    "ignore:.*multi-threaded, use of fork:DeprecationWarning",  # Python 3.12 and later; the workers use no locks of ours
+    "ignore:.*multi-threaded, use of fork:DeprecationWarning",  # Python 3.12 and later; the decoders use no locks of ours
     "ignore:This DataLoader will create:UserWarning",  # on a machine with one core
 )
 
@@ -47,7 +47,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def files(photos: Path) -> Files:
-    return replace(scan(photos)[1], size=8, workers=0)
+    return replace(scan(photos)[1], size=8, decoders=0)
 
 
 def joined(batches: Iterator[Batch]) -> Batch:
@@ -106,7 +106,7 @@ def test_a_channel_is_a_colour(tmp_path: Path) -> None:
     for name, colour in (("green", (0, 255, 0)), ("red", (255, 0, 0))):
         (tmp_path / name).mkdir()
         Image.new("RGB", (1, 1), colour).save(tmp_path / name / "dot.png")  # one pixel is enough
-    x, _ = joined(replace(scan(tmp_path)[1], size=4, workers=0).evaluation(2))
+    x, _ = joined(replace(scan(tmp_path)[1], size=4, decoders=0).evaluation(2))
     assert x.double().mean((2, 3)).tolist() == [[0, 255, 0], [255, 0, 0]]
 
 
@@ -130,13 +130,13 @@ def test_floating_point_pixels_are_refused(tmp_path: Path) -> None:
     fill(tmp_path, 1)
     Image.new("F", (8, 8), 0.5).save(tmp_path / "bee" / "float.tiff")
     with pytest.raises(ValueError, match="float.tiff cannot be read as an image .*floating-point"):
-        list(replace(scan(tmp_path)[1], size=8, workers=0).evaluation(4))
+        list(replace(scan(tmp_path)[1], size=8, decoders=0).evaluation(4))
 
 
 @processes
 @pytest.mark.parametrize("augment", [True, False])
-def test_workers_change_nothing(files: Files, augment: bool) -> None:
-    alone, helped = (replace(files, workers=workers, augment=augment) for workers in (0, 2))
+def test_decoders_change_nothing(files: Files, augment: bool) -> None:
+    alone, helped = (replace(files, decoders=decoders, augment=augment) for decoders in (0, 2))
     assert same(joined(alone.training(20, 3, 1)), joined(helped.training(20, 3, 1)))
     assert same(joined(alone.evaluation(20)), joined(helped.evaluation(20)))
 
@@ -172,7 +172,7 @@ def test_half_of_the_training_images_are_mirrored(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for i in range(100):
             image.save(tmp_path / name / f"{i}.png")
-    x, _ = joined(replace(scan(tmp_path)[1], size=4, workers=0).training(200, 0, 0))
+    x, _ = joined(replace(scan(tmp_path)[1], size=4, decoders=0).training(200, 0, 0))
     darker, brighter = x[..., 0].double().mean((1, 2)), x[..., -1].double().mean((1, 2))
     assert 60 < int((darker < brighter).sum()) < 120
     assert 60 < int((darker > brighter).sum()) < 120
@@ -205,11 +205,11 @@ def test_the_centre_is_centred(W: int, H: int, side: float) -> None:
 
 
 @processes
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("decoders", [0, 1])
 @pytest.mark.parametrize("how", ["truncated", "text", "empty"])
-def test_a_damaged_file_is_named(tmp_path: Path, how: str, workers: int) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, how: str, decoders: int) -> None:
     broken = damage(fill(tmp_path, 3) / "bee" / "zzz.png", how)
-    files = replace(scan(tmp_path)[1], size=8, workers=workers)
+    files = replace(scan(tmp_path)[1], size=8, decoders=decoders)
     with pytest.raises(ValueError, match=f"{broken} cannot be read as an image .*--damaged skip"):
         list(files.evaluation(4))
     with pytest.raises(ValueError, match=f"{broken} cannot be read as an image"):
@@ -217,12 +217,12 @@ def test_a_damaged_file_is_named(tmp_path: Path, how: str, workers: int) -> None
 
 
 @processes
-@pytest.mark.parametrize("workers", [0, 1])
-def test_damaged_files_can_be_skipped(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize("decoders", [0, 1])
+def test_damaged_files_can_be_skipped(tmp_path: Path, decoders: int) -> None:
     fill(tmp_path, 15)
-    whole = replace(scan(tmp_path)[1], size=8, workers=0)
+    whole = replace(scan(tmp_path)[1], size=8, decoders=0)
     broken = [damage(tmp_path / name / "zzz.png", how) for name, how in zip(CLASSES, ("truncated", "text", "empty"), strict=True)]
-    files = replace(scan(tmp_path)[1], size=8, workers=workers, damaged="skip")
+    files = replace(scan(tmp_path)[1], size=8, decoders=decoders, damaged="skip")
     assert len(files) == 48
     with pytest.warns(UserWarning, match="cannot be read as an image .*: skipped") as warned:
         assert same(joined(files.evaluation(10)), joined(whole.evaluation(10)))
@@ -238,7 +238,7 @@ def test_a_chunk_of_nothing_but_damaged_files(tmp_path: Path, monkeypatch: pytes
     for i in range(2):
         damage(tmp_path / "bee" / f"{i:03}.png", "text")
     (tmp_path / "bee" / "001.JPG").unlink()
-    files = replace(scan(tmp_path)[1], size=8, workers=0, damaged="skip")
+    files = replace(scan(tmp_path)[1], size=8, decoders=0, damaged="skip")
     with pytest.warns(UserWarning, match="skipped"):
         x, y = joined(files.evaluation(3))
     assert x.dtype == torch.uint8

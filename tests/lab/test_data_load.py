@@ -124,13 +124,13 @@ def test_folders_with_parts(tmp_path: Path) -> None:
     fill(tmp_path / "train", 10)
     fill(tmp_path / "val", 2)
     fill(tmp_path / "test", 3)
-    data = load(Recipe(data=str(tmp_path), image_size=8, workers=0, validation=0.2))
+    data = load(Recipe(data=str(tmp_path), image_size=8, decoders=0, validation=0.2))
     assert data.classes == CLASSES
     assert data.shape == (3, 8, 8)
     assert sizes(data) == [24, 6, 9]
     assert data.chance == pytest.approx(1 / 3)
     shutil.rmtree(tmp_path / "test")
-    data = load(Recipe(data=str(tmp_path), image_size=8, workers=0))
+    data = load(Recipe(data=str(tmp_path), image_size=8, decoders=0))
     assert len(data.test) == 6
     x, _ = joined(data.test.evaluation(4))
     assert x.shape == (6, 3, 8, 8)
@@ -138,12 +138,12 @@ def test_folders_with_parts(tmp_path: Path) -> None:
 
 def test_folders_as_the_recipe_says(tmp_path: Path) -> None:
     data = load(
-        Recipe(data=str(fill(tmp_path, 10)), image_size=9, workers=3, damaged="skip", augment=False, limit=20, validation=0.2)
+        Recipe(data=str(fill(tmp_path, 10)), image_size=9, decoders=3, damaged="skip", augment=False, limit=20, validation=0.2)
     )
     assert sizes(data) == [16, 4, 6]  # the limit is for training
     for part in (data.train, data.validation, data.test):
         assert isinstance(part, Files)
-        assert (part.size, part.workers, part.damaged) == (9, 3, "skip")
+        assert (part.size, part.decoders, part.damaged) == (9, 3, "skip")
     assert isinstance(data.train, Files)
     assert not data.train.augment
 
@@ -160,7 +160,7 @@ def test_imagenet_is_tested_on_its_validation_images(tmp_path: Path) -> None:
 
 def test_class_folders_alone_are_split(tmp_path: Path) -> None:
     photos = fill(tmp_path, 25)
-    data = load(Recipe(data=str(photos), image_size=8, workers=0, damaged="skip"))
+    data = load(Recipe(data=str(photos), image_size=8, decoders=0, damaged="skip"))
     assert sizes(data) == [54, 6, 15]
     parts = [part.paths for part in (data.train, data.validation, data.test) if isinstance(part, Files)]
     assert sorted(path for part in parts for path in part) == sorted(scan(photos)[1].paths)

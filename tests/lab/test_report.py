@@ -140,9 +140,9 @@ def test_another_setting_is_another_comparison(setting: dict[str, Any], tmp_path
     assert str(next(iter(setting.values()))) in second.title()
 
 
-def test_place_and_workers_do_not_matter(tmp_path: Path) -> None:
-    make(tmp_path, 70.0, norm="bn", data="cifar10", root=tmp_path, workers=1)
-    make(tmp_path, 71.0, norm="gn", data="cifar10", workers=4, tensorboard=True)
+def test_place_and_decoders_do_not_matter(tmp_path: Path) -> None:
+    make(tmp_path, 70.0, norm="bn", data="cifar10", root=tmp_path, decoders=1)
+    make(tmp_path, 71.0, norm="gn", data="cifar10", decoders=4, tensorboard=True)
     (one,) = compare(collect([tmp_path]))
     assert one.cells["GN", 32].difference_text() == "+1.0"
 

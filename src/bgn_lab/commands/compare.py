@@ -65,7 +65,7 @@ class Compare:
     """pixels to which images of folders are cut; by default 224"""
     jobs: int | None = None
     """runs side by side; by default one per core on the CPU, one on other devices"""
-    workers: int = 2
+    decoders: int = 2
     """processes that decode images of folders, for each job"""
     damaged: Damaged = "refuse"
     """what to do with image files that cannot be read: refuse to go on, or skip them"""
@@ -95,7 +95,7 @@ class Compare:
             Recipe(
                 data=self.data, root=self.root, model=self.model, width=self.width, stride=stride, norm=norm, groups=groups,
                 batch_size=size, epochs=self.epochs, lr=self.lr, limit=limit, image_size=self.image_size, seed=seed,
-                workers=self.workers, device=self.device, amp=self.amp, compile=self.compile, channels_last=self.channels_last,
+                decoders=self.decoders, device=self.device, amp=self.amp, compile=self.compile, channels_last=self.channels_last,
                 damaged=self.damaged,
             )
             for seed, size in product(range(self.seeds), dict.fromkeys(self.batch_sizes))

@@ -64,7 +64,7 @@ def _from_folders(recipe: Recipe) -> Data:
         classes, everything = folder.scan(root)
         train, test = (everything.part(index) for index in hold_out(len(everything), TEST_SHARE, None))
     size = recipe.image_size or 224
-    own: dict[str, Any] = {"size": size, "workers": recipe.workers, "damaged": recipe.damaged}
+    own: dict[str, Any] = {"size": size, "decoders": recipe.decoders, "damaged": recipe.damaged}
     kept, held = hold_out(len(train), recipe.validation, recipe.limit)
     return Data(
         recipe.data, classes, (3, size, size), folder.MEAN, folder.STD,

@@ -1,4 +1,4 @@
-"""Images in class folders: decoded by worker processes, cut to one size, in an order that does not depend on the workers."""
+"""Images in class folders: decoded by processes of their own, cut to one size, in an order that does not depend on those."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Files:
     y: Tensor  # (M,) int64
     size: int = 224
     augment: bool = True
-    workers: int = 2
+    decoders: int = 2
     damaged: str = "refuse"
 
     def __len__(self) -> int:
@@ -60,8 +60,8 @@ class Files:
     def _decoded(self, order: Tensor, crops: list[int | None]) -> Iterator[Batch]:
         indices = order.tolist()
         tasks = [(indices[i : i + CHUNK], crops[i : i + CHUNK]) for i in range(0, len(indices), CHUNK)]
-        workers = min(self.workers, len(tasks))
-        loader: Any = DataLoader(_Decode(self.paths, self.size), batch_size=None, sampler=tasks, num_workers=workers)  # type: ignore[arg-type]
+        decoders = min(self.decoders, len(tasks))
+        loader: Any = DataLoader(_Decode(self.paths, self.size), batch_size=None, sampler=tasks, num_workers=decoders)  # type: ignore[arg-type]
         for (index, _), (x, failures) in zip(tasks, loader, strict=True):
             for i, reason in failures.items():
                 if self.damaged == "refuse":
