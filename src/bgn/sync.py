@@ -142,37 +142,67 @@ class _Normalise(torch.autograd.Function):
                 running, stats = None, Moments(stats.count + 1, *torch.zeros_like(stats.mean).expand(2, -1))
         if running is not None:
             update(running, Moments(stats.count, stats.mean[None], stats.M2[None]))
-        ctx.save_for_backward(x, weight, stats.count, stats.mean, torch.rsqrt(stats.var + eps))
-        ctx.part, ctx.group = part, group
+        ctx.save_for_backward(x, weight, stats.count, stats.mean, stats.var)
+        ctx.part, ctx.group, ctx.eps = part, group, eps
         return F.backend.apply(x, part, stats.mean, stats.var, weight, bias, eps) if x.numel() else torch.empty_like(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gy: Tensor) -> Any:
-        x, weight, count, mean, rstd = ctx.saved_tensors
-        part: Partition = ctx.part
-        wide = mean.dtype
-        centred = x.to(wide) - reference.spread(mean[None], part, x)
-        # per unit: the sums of gy and of gy * (x - mean); then per channel and, weighted, per group
-        units = (part.N, part.units, part.unit_size)
-        sums = torch.stack([t.reshape(units).sum((0, 2)) for t in (gy.to(wide), gy.to(wide) * centred)])  # (2, units)
-        channel = torch.arange(part.units, device=x.device) // (part.units // part.C)
+        x, part = ctx.saved_tensors[0], ctx.part
+        whole = part.units == part.C and x.numel() > 0  # groups of whole channels: their sums are sums over channels
+        return *(_of_channels if whole else _of_units)(gy, ctx), None, None, None, None
+
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+def _of_channels(gy: Tensor, ctx: Any) -> Gradients:
+    """Gradients where channels lie in one group each: as if statistics were fixed, and then what these add."""
+    x, weight, count, mean, var = ctx.saved_tensors
+    part: Partition = ctx.part
+    rstd = torch.rsqrt(var + ctx.eps)
+    gx, *sums = F.backend.fixed(gy, x, part, weight, mean, rstd)  # the sums of gy and gy * xhat per channel
+    if ctx.needs_input_grad[0]:
         group = part.group_of_unit(x.device)
-        by_group = sums if weight is None else sums * weight.to(wide)[channel]
-        total = torch.zeros(2, part.G, dtype=wide, device=x.device).index_add(1, group, by_group)
-        gx = gw = gb = None
-        if ctx.needs_input_grad[0]:
-            dist.all_reduce(total, group=ctx.group)
-            s, q = total / count
-            g = gy.to(wide) if weight is None else gy.to(wide) * reference.per_channel(weight.to(wide), x)
-            r, shift, slope = (reference.spread(t[None], part, x) for t in (rstd, s, q * rstd.square()))
-            gx = (r * (g - shift - centred * slope)).to(x.dtype)
-        if weight is not None and ctx.needs_input_grad[1]:
-            per_channel = torch.zeros(part.C, dtype=wide, device=x.device)
-            gw = per_channel.index_add(0, channel, sums[1] * rstd[group]).to(weight.dtype)
-        if ctx.needs_input_grad[2]:
-            gb = torch.zeros(part.C, dtype=wide, device=x.device).index_add(0, channel, sums[0])
-        return gx, gw, gb, None, None, None, None
+        weighted = torch.stack(sums) if weight is None else torch.stack(sums) * weight.to(mean.dtype)
+        s, q = _total(weighted, group, ctx) / count
+        # gx - rstd * (s + xhat * q), where xhat * w + b is what a normaliser does
+        gx = gx.add_(F.backend.apply(x.detach(), part, mean, var, -(rstd * q)[group], -(rstd * s)[group], ctx.eps)).to(x.dtype)
+    gb, gw = (None if weight is None else t.to(weight.dtype) for t in sums)
+    return gx, gw, gb
+
+
+def _of_units(gy: Tensor, ctx: Any) -> Gradients:
+    """Gradients for any partition."""
+    x, weight, count, mean, var = ctx.saved_tensors
+    part: Partition = ctx.part
+    rstd, wide = torch.rsqrt(var + ctx.eps), mean.dtype
+    centred = x.to(wide) - reference.spread(mean[None], part, x)
+    # per unit: the sums of gy and of gy * (x - mean); then per channel and, weighted, per group
+    units = (part.N, part.units, part.unit_size)
+    sums = torch.stack([t.reshape(units).sum((0, 2)) for t in (gy.to(wide), gy.to(wide) * centred)])  # (2, units)
+    channel = torch.arange(part.units, device=x.device) // (part.units // part.C)
+    group = part.group_of_unit(x.device)
+    gx = gw = gb = None
+    if ctx.needs_input_grad[0]:
+        s, q = _total(sums if weight is None else sums * weight.to(wide)[channel], group, ctx) / count
+        g = gy.to(wide) if weight is None else gy.to(wide) * reference.per_channel(weight.to(wide), x)
+        r, shift, slope = (reference.spread(t[None], part, x) for t in (rstd, s, q * rstd.square()))
+        gx = (r * (g - shift - centred * slope)).to(x.dtype)
+    if weight is not None and ctx.needs_input_grad[1]:
+        per_channel = torch.zeros(part.C, dtype=wide, device=x.device)
+        gw = per_channel.index_add(0, channel, sums[1] * rstd[group]).to(weight.dtype)
+    if ctx.needs_input_grad[2]:
+        gb = torch.zeros(part.C, dtype=wide, device=x.device).index_add(0, channel, sums[0])
+    return gx, gw, gb
+
+
+def _total(sums: Tensor, group: Tensor, ctx: Any) -> Tensor:
+    """Two sums per group, (2, G), over all processes."""
+    total = torch.zeros(2, ctx.part.G, dtype=sums.dtype, device=sums.device).index_add(1, group, sums)
+    dist.all_reduce(total, group=ctx.group)
+    return total
 
 
 def _gathered(x: Tensor, part: Partition, group: Any) -> Moments:
@@ -180,7 +210,7 @@ def _gathered(x: Tensor, part: Partition, group: Any) -> Moments:
     wide = torch.promote_types(x.dtype, torch.float32)
     own = torch.zeros(3, part.G, dtype=wide, device=x.device)
     if x.numel():
-        stats = reference.statistics(x, part)
+        stats = F.backend.statistics(x, part)
         own[0], own[1], own[2] = reference.count(part, stats.mean), stats.mean[0], stats.M2[0]
     everybody = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     dist.all_gather(everybody, own, group=group)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bgn.backends import native, ops, reference  # noqa: F401  (ops: registered for torch.compile)
 from bgn.backends.running import Running
+from bgn.moments import Moments
 from bgn.partition import Partition
 
 
@@ -33,6 +34,12 @@ class Backend(Protocol):
     def apply(
         self, x: Tensor, part: Partition, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> Tensor: ...
+
+    def statistics(self, x: Tensor, part: Partition) -> Moments: ...
+
+    def fixed(
+        self, gy: Tensor, x: Tensor, part: Partition, weight: Tensor | None, mean: Tensor, rstd: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
 
     def positional(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor: ...
 

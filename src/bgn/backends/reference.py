@@ -96,6 +96,19 @@ def train(
     return _normalise(x, part, stats.mean, stats.var, weight, bias, eps)
 
 
+def fixed(
+    gy: Tensor, x: Tensor, part: Partition, weight: Tensor | None, mean: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient of x as if the statistics (G,) were fixed, and the sums of gy and of gy * xhat per channel."""
+    wide = mean.dtype
+    r = spread(rstd[None], part, x)
+    g = gy.to(wide)
+    xhat = (x.to(wide) - spread(mean[None], part, x)) * r
+    others = [i for i in range(x.dim()) if i != 1]
+    gx = r * g if weight is None else r * g * per_channel(weight.to(wide), x)
+    return gx, g.sum(others), (g * xhat).sum(others)
+
+
 def positional(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """PN: one mean and one biased variance per sample and position, across the C channels."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
