@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional as F
 
 from bgn_lab import data
-from bgn_lab.data.folder import scan
+from bgn_lab.data.scan import scan
 from bgn_lab.experiments import classification
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop, schedule
@@ -51,7 +51,7 @@ def measure(recipe: Recipe, steps: int) -> dict[str, float]:
     def whole() -> None:
         source = (batch for batch, _ in zip(images.train.training(recipe.batch_size, 0, 0), range(steps), strict=False))
         rate: Callable[[int], float] = lambda step: schedule.rate(recipe, step / steps) * 1e-3  # noqa: E731
-        loop.train(model, optimizer, map(prepare, source), recipe, rate, scaler, lambda _: None)
+        loop.train(model, optimizer, map(prepare, source), recipe, rate, scaler, lambda *_: None)
 
     parts = {"network": bare, "loop": whole, "loader": batches}
     times: dict[str, list[float]] = {name: [] for name in parts}

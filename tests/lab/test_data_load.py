@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from bgn_lab.data import fashion_mnist, load
-from bgn_lab.data.folder import Files, scan
+from bgn_lab.data.folder import Files
+from bgn_lab.data.scan import scan
 from bgn_lab.data.sources import Data, InMemory
 from bgn_lab.recipe import Recipe
 from tests.lab.test_data_cifar10 import archives as archives  # a fixture
@@ -199,12 +200,12 @@ def no_validation(root: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "named", "message"),
     [
-        (shutil.rmtree, "", "is not a folder"),
+        (shutil.rmtree, "", "does not exist; expected a folder"),
         (no_class, "train", "too few class folders: none; expected at least two"),
         (one_class, "train", "too few class folders: only 'ant'"),
         (empty_class, "train/bee", "has no images; expected files ending in .jpg"),
-        (without_class, "val", "other classes than the training images: cow$"),
-        (other_class, "val", "other classes than the training images: cow, dog$"),
+        (without_class, "val", "other classes than the training images: 1 missing .cow.; expected"),
+        (other_class, "val", "other classes than the training images: 1 missing .cow., 1 extra .dog.; expected"),
         (no_validation, "", "has train, but beside it no test or val"),
     ],
 )

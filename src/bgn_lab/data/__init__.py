@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bgn import checks
-from bgn_lab.data import arrays, cifar10, fashion_mnist, fetch, folder
+from bgn_lab.data import arrays, cifar10, fashion_mnist, fetch, folder, layouts, scan
 from bgn_lab.data.sources import Data, InMemory, chance, hold_out
 from bgn_lab.recipe import DATA, Recipe
 
@@ -53,16 +53,15 @@ def _in_memory(name: str, root: Path | None) -> tuple[Parts, tuple[str, ...], tu
 
 def _from_folders(recipe: Recipe) -> Data:
     root = _needed(recipe.data, recipe.root, "a folder")
-    if recipe.data == "imagenet" or (root / "train").is_dir():
-        classes, train = folder.scan(root / "train")
-        names = ("val",) if recipe.data == "imagenet" else ("test", "val", "validation")  # ImageNet's test has no labels
-        tests = [root / name for name in names if (root / name).is_dir()]
-        if not tests:
-            raise FileNotFoundError(f"root={root} has train, but beside it no {' or '.join(names)}")
-        test = folder.scan(tests[0], classes)[1]
+    imagenet = recipe.data == "imagenet"
+    train_folder, test_folder = layouts.parts(root, imagenet)
+    classes, train = scan.scan(train_folder, damaged=recipe.damaged)
+    if test_folder is None:
+        train, test = (train.part(index) for index in hold_out(len(train), TEST_SHARE, None))
     else:
-        classes, everything = folder.scan(root)
-        train, test = (everything.part(index) for index in hold_out(len(everything), TEST_SHARE, None))
+        test = scan.scan(test_folder, classes, recipe.damaged)[1]
+    if imagenet:
+        layouts.note_incomplete(len(classes), len(train), len(test))
     size = recipe.image_size or 224
     own: dict[str, Any] = {"size": size, "decoders": recipe.decoders, "damaged": recipe.damaged}
     kept, held = hold_out(len(train), recipe.validation, recipe.limit)

@@ -6,8 +6,8 @@ seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -24,14 +24,20 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def training(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Full batches of all images in random order, augmented if the source is set up so; a smaller rest is left out."""
+    def training(self, batch_size: int, seed: int, epoch: int, wanted: Sequence[int] | None = None) -> Iterator[Batch]:
+        """Full batches of all images in random order, augmented if the source is set up so; a smaller rest is left out.
+
+        Of those only the ``wanted`` ones, by their rising numbers, where such are given.
+        """
 
     def evaluation(self, batch_size: int) -> Iterator[Batch]:
         """Batches of all images as they are, in their own order."""
 
     def check(self) -> None:
         """Refuse what would fail later on: images that cannot be read, where such are not skipped."""
+
+    def part(self, index: Tensor) -> Source:
+        """Some of the images."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +55,25 @@ class Data:
     chance: float
 
 
+def share(source: Source, worker: int, workers: int) -> Source:
+    """A worker's part of the images, as distributed samplers deal them out: every so many-th."""
+    return source if workers == 1 else source.part(torch.arange(len(source))[worker::workers])
+
+
 def generator(*numbers: int) -> Generator:
     """A source of random numbers of its own for every combination of numbers."""
+    return Generator().manual_seed(mixed(*numbers))
+
+
+def mixed(*numbers: int) -> int:
+    """A seed for every combination of numbers."""
     state = 0
     for number in numbers:  # a step of splitmix64 per number: near numbers give unrelated seeds
         state = (state + number + 0x9E3779B97F4A7C15) % 2**64
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) % 2**64
         state ^= state >> 31
-    return Generator().manual_seed(state % 2**63)
+    return state % 2**63
 
 
 def hold_out(count: int, share: float, limit: int | None) -> tuple[Tensor, Tensor]:
@@ -96,11 +112,19 @@ class InMemory:
     def __len__(self) -> int:
         return len(self.x)
 
-    def training(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """See :class:`Source`."""
+    def training(self, batch_size: int, seed: int, epoch: int, wanted: Sequence[int] | None = None) -> Iterator[Batch]:
+        """See :class:`Source`. All are augmented, so that the draws are the same whatever is wanted; that costs little."""
         draws = generator(seed, epoch)
         order = torch.randperm(len(self), generator=draws)
-        return rebatch((self._augmented(piece, draws) for piece in torch.split(order, CHUNK)), batch_size, rest=False)
+        batches = rebatch((self._augmented(piece, draws) for piece in torch.split(order, CHUNK)), batch_size, rest=False)
+        if wanted is None:
+            return batches
+        numbers = frozenset(wanted)
+        return (batch for number, batch in enumerate(batches) if number in numbers)
+
+    def part(self, index: Tensor) -> InMemory:
+        """See :class:`Source`."""
+        return replace(self, x=self.x[index], y=self.y[index])
 
     def _augmented(self, index: Tensor, draws: Generator) -> Batch:
         x = self.x[index]

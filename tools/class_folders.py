@@ -1,0 +1,120 @@
+"""Unpack JPEGs from an .npz file into class folders, as `bgn ... --data imagenet --root OUT` reads them.
+
+    python tools/class_folders.py images.npz out --classes 10
+
+Image i of the file is the JPEG jpeg[offsets[i]:offsets[i + 1]], of the class wnids[labels[i]], in the part
+split_names[split[i]]. The last images of each class go to out/val, the others to out/train; the bytes stay as they are.
+OUT is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NEEDED = ("jpeg", "offsets", "labels", "split", "split_names", "wnids")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The arrays, if they fit together."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            found = archive.files
+            arrays = {name: archive[name] for name in NEEDED if name in found}
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # zipfile, zlib and numpy have many ways to say that a file is damaged
+        raise ValueError(f"{path} cannot be read as an .npz file: {error}") from None
+    if missing := [name for name in NEEDED if name not in arrays]:
+        raise ValueError(f"{path} has no {', '.join(missing)}; expected {', '.join(NEEDED)}, found {', '.join(found)}")
+    jpeg, offsets, labels, split = (arrays[name] for name in NEEDED[:4])
+    if not len(offsets) - 1 == len(labels) == len(split):
+        raise ValueError(
+            f"{path} has {len(labels)} labels, {len(split)} entries of split and {len(offsets)} offsets; "
+            "expected as many of each, but one more offset"
+        )
+    if jpeg.dtype != np.uint8 or offsets[0] < 0 or offsets[-1] > len(jpeg) or (np.diff(offsets) < 2).any():
+        raise ValueError(f"{path} has offsets that do not rise from 0 to the {len(jpeg)} entries of jpeg, which is {jpeg.dtype}")
+    if not 0 <= labels.min(initial=0) <= labels.max(initial=0) < len(arrays["wnids"]) == len({*arrays["wnids"].tolist()}):
+        raise ValueError(
+            f"{path} has labels up to {labels.max(initial=0)} for {len(arrays['wnids'])} wnids; "
+            "expected a different one for each label"
+        )
+    if odd := [name for name in arrays["wnids"].tolist() if Path(name).name != name or name.startswith(".")]:
+        raise ValueError(f"{path} has the wnid {odd[0]!r}; expected the name of a folder")
+    return arrays
+
+
+def chosen(arrays: dict[str, Any], part: str, classes: int | None) -> dict[str, list[int]]:
+    """The places of the images of a part, by class; of the first classes only."""
+    names = arrays["split_names"].tolist()
+    if part not in names:
+        raise ValueError(f"--split {part} is not known; accepted: {', '.join(names)}")
+    inside = arrays["split"] == names.index(part)
+    labels = np.unique(arrays["labels"][inside]).tolist()
+    wanted = len(labels) if classes is None else classes
+    if not 2 <= wanted <= len(labels):
+        raise ValueError(f"--classes {wanted} is out of range; expected 2 to {len(labels)}, the classes of {part}")
+    return {arrays["wnids"][k].item(): np.flatnonzero(inside & (arrays["labels"] == k)).tolist() for k in labels[:wanted]}
+
+
+def held_out(count: int, share: float) -> int:
+    """How many of a class are for testing: a share, but at least one, and not all."""
+    if not 0 < share < 1 or count < 2:
+        raise ValueError(
+            f"--test-share {share} of a class of {count} images; expected a share between 0 and 1, of two images or more"
+        )
+    return min(max(round(share * count), 1), count - 1)
+
+
+def write(arrays: dict[str, Any], classes: dict[str, list[int]], share: float, out: Path) -> dict[str, int]:
+    """Fill a draft beside ``out`` and rename it; how many images each part has."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} is there and not empty; expected a folder that does not exist yet, or is empty")
+    draft = out.with_name(f".{out.name}.{os.getpid()}.part")
+    counts = {"train": 0, "val": 0}
+    try:
+        for wnid, own in classes.items():
+            held = held_out(len(own), share)
+            for part, images in (("train", own[:-held]), ("val", own[-held:])):
+                folder = draft / part / wnid
+                folder.mkdir(parents=True)
+                for i in images:
+                    raw = arrays["jpeg"][arrays["offsets"][i] : arrays["offsets"][i + 1]].tobytes()
+                    if not raw.startswith(b"\xff\xd8"):
+                        raise ValueError(f"image {i} is no JPEG: it begins with {raw[:2].hex()}, expected ffd8")
+                    (folder / f"{wnid}_{i}.JPEG").write_bytes(raw)
+                counts[part] += len(images)
+        if out.exists():
+            out.rmdir()  # it is empty; not every system renames to a folder that is there
+        draft.rename(out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return counts
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Read, choose, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="an .npz file of JPEGs")
+    parser.add_argument("out", type=Path, help="the folder to make")
+    parser.add_argument("--split", default="train", help="the part of the file to take classes from (default: train)")
+    parser.add_argument("--classes", type=int, help="take the first so many classes of that part (default: all)")
+    parser.add_argument("--test-share", type=float, default=0.2, help="share of each class that goes to val (default: 0.2)")
+    given = parser.parse_args(arguments)
+    try:
+        arrays = read(given.file)
+        classes = chosen(arrays, given.split, given.classes)
+        counts = write(arrays, classes, given.test_share, given.out)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    print(f"{given.out}: {len(classes)} classes, {counts['train']:,} images in train, {counts['val']:,} in val")
+
+
+if __name__ == "__main__":
+    main()
