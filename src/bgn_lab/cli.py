@@ -5,17 +5,21 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
+from itertools import pairwise
 from typing import Any
 
 import tyro
 from rich.console import Console
 
 import bgn
+from bgn import checks
 from bgn_lab.commands.classification import Classification
 from bgn_lab.commands.compare import Compare
 from bgn_lab.commands.get import Get
+from bgn_lab.commands.plan import Plan
 from bgn_lab.commands.report import Report
-from bgn_lab.training.loop import Interrupted
+from bgn_lab.training import team
+from bgn_lab.training.stopping import INTERRUPTED, REQUEUE, Interrupted
 
 # name: (what it is, examples)
 COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
@@ -34,7 +38,8 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
         (
             "bgn run classification --norm bgn --batch-size 2",
             "bgn run classification --data cifar10 --model resnet20 --norm gn --epochs 30 --out runs/gn",
-            "bgn run classification --data imagenet --root imagenet --model resnet50 --epochs 120 --schedule steps --device cuda",
+            "bgn run classification --preset paper-imagenet --root imagenet --norm bgn --batch-size 2",
+            "torchrun --nproc-per-node 8 -m bgn_lab run classification --preset paper-imagenet --root imagenet --norm bgn",
         ),
     ),
     "data get": (Get, "fetch a data set", ("bgn data get cifar10", "bgn data get cifar10 --root data/cifar10")),
@@ -42,6 +47,16 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
         Report,
         "tables, pictures and a page from folders of runs",
         ("bgn report runs",),
+    ),
+    "plan": (
+        Plan,
+        "what a grid of runs would take: hours, traffic, cost",
+        (
+            "bgn plan",
+            "bgn plan --device gpu:rate=1000,overhead=20,price=2.5 --device old:2=50,32=200,128=700,price=0.8",
+            "bgn plan --norms bn bgn --batch-sizes 2 8 --model resnet18 --epochs 90 --save steps.json",
+            "bgn plan --steps steps.json --price 1.5 --workers 8 --devices 4 --latency-us 30 --bandwidth-gb 12",
+        ),
     ),
 }
 
@@ -57,7 +72,7 @@ def overview() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit code: 0, 1 if runs failed, 2 for bad input, 130 after Ctrl-C."""
+    """Run a command; the exit code: 0, 1 if runs failed, 2 for bad input, 130 after Ctrl-C, 75 after SIGTERM."""
     words = sys.argv[1:] if arguments is None else arguments
     console = Console()
     if not words or words[0] in ("-h", "--help", "help"):
@@ -73,20 +88,44 @@ def main(arguments: list[str] | None = None) -> int:
         hint = f"; did you mean `bgn {near[0]}`?" if near else ""
         return _refuse(f"there is no command `bgn {said}`{hint}\n\n{overview()}")
     kind, _, examples = COMMANDS[name]
+    words = words[len(name.split()) :]
     try:
         command = tyro.cli(
-            kind, prog=f"bgn {name}", args=words[len(name.split()) :],
+            kind, prog=f"bgn {name}", args=words, default=_preset(kind, words),
             description=f"{inspect.cleandoc(kind.__doc__)}\n\nexamples:\n" + "\n".join(f"  {example}" for example in examples),
         )  # fmt: skip
         code: int = command(console)
     except (ValueError, TypeError, OSError) as error:
         return _refuse(str(error))
-    except (KeyboardInterrupt, Interrupted):
-        console.print("\ninterrupted: what is done is kept, the same command goes on from there")
-        return 130
+    except KeyboardInterrupt:
+        return _interrupted(console, INTERRUPTED)
+    except Interrupted as stop:
+        return _interrupted(console, stop.code)
+    except RuntimeError as error:
+        if not team.lost(error):
+            raise
+        return _refuse("lost the other processes", 1)
     return code
 
 
-def _refuse(why: str) -> int:
-    Console(stderr=True).print(f"error: {why}", highlight=False, markup=False, soft_wrap=True)
-    return 2
+def _preset(kind: Any, words: list[str]) -> Any:
+    """The command with the defaults of the preset that the words name, if they do."""
+    presets = getattr(kind, "PRESETS", {})
+    named = [word.partition("=")[2] or after for word, after in pairwise([*words, ""]) if word.partition("=")[0] == "--preset"]
+    if not named or not presets:
+        return None
+    checks.one_of("preset", named[-1], tuple(presets))
+    return kind(recipe=presets[named[-1]])
+
+
+def _interrupted(console: Console, code: int) -> int:
+    if team.rank() == 0:
+        why = "asked to end" if code == REQUEUE else "interrupted"
+        console.print(f"\n{why}: what is done is kept, the same command goes on from there")
+    return code
+
+
+def _refuse(why: str, code: int = 2) -> int:
+    who = f"process {team.rank()}: " if team.started() else ""
+    Console(stderr=True).print(f"{who}error: {why}", highlight=False, markup=False, soft_wrap=True)
+    return code

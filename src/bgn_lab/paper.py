@@ -25,6 +25,9 @@ NORMALISERS: Mapping[str, str] = {
 }
 
 # ImageNet with ResNet-50; a batch size is the images of one worker, and statistics stay within a worker
+MODEL = "resnet50"
+IMAGE_SIZE, CLASSES = 224, 1000
+TRAINING_IMAGES, TEST_IMAGES = 1_281_167, 50_000  # of ImageNet's 2012 challenge; its validation images are the test images
 WORKERS = 8
 BATCH_SIZES = (128, 64, 32, 16, 8, 4, 2)
 LEARNING_RATES: Mapping[int, float] = {128: 0.4, 64: 0.2, 32: 0.1, 16: 0.05, 8: 0.025, 4: 0.0125, 2: 0.00625}

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
+
 from bgn import checks
 from bgn.factory import NAMES
 from bgn_lab import paper
@@ -17,7 +19,7 @@ Schedule = Literal["cosine", "steps", "constant"]
 Damaged = Literal["refuse", "skip"]
 DATA = ("fashion-mnist", "cifar10", "imagenet", "folder", "arrays")
 # where things are and how fast they come: results do not depend on them
-CIRCUMSTANCES = ("root", "decoders", "tensorboard", "damaged")
+CIRCUMSTANCES = ("root", "decoders", "tensorboard", "damaged", "save_every")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,10 @@ class Recipe:
     groups: int | None = None
     """G of bgn, gn or gbgn; by default the paper's for the batch size (bgn), or 32 but at least 2 channels each (gn, gbgn)"""
     batch_size: int = 32
-    """images that are normalised together"""
+    """images that are normalised together, by each worker"""
+    simulate_workers: int = 1
+    """workers in all (the paper's GPUs): each normalises batches of its own, gradients are averaged; processes that torchrun
+    starts share them out"""
     accumulate: int = 1
     """batches whose gradients are averaged for one step"""
     epochs: int = 3
@@ -74,8 +79,8 @@ class Recipe:
     """of the weights, the order of the images and the augmentation"""
     decoders: int = 2
     """processes that decode images of folders; data in memory needs none"""
-    device: str = "cpu"
-    """cpu, cuda, cuda:1, mps"""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps; auto is cuda where there is one, else cpu"""
     amp: bool = False
     """mixed precision: bfloat16 on the CPU, float16 with a scaled loss on CUDA devices"""
     compile: bool = False
@@ -86,6 +91,8 @@ class Recipe:
     """oneDNN's convolutions on the CPU; by default not for a few small images, where they take longer than plain ones"""
     tensorboard: bool = False
     """write TensorBoard events beside the metrics"""
+    save_every: float = 30.0
+    """minutes between checkpoints within an epoch; there is also one after every epoch, and on SIGTERM or Ctrl-C"""
 
     def __post_init__(self) -> None:
         path = Path(self.data)
@@ -98,18 +105,21 @@ class Recipe:
             raise ValueError(f"data={self.data!r} is neither a folder nor an .npz file; accepted too: {', '.join(DATA)}")
         if self.root is not None:
             object.__setattr__(self, "root", self.root.resolve())
+        if self.device == "auto":
+            object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
         checks.one_of("norm", self.norm, NAMES)
         checks.one_of("schedule", self.schedule, get_args(Schedule))
         checks.one_of("damaged", self.damaged, get_args(Damaged))
-        for name in ("batch_size", "accumulate", "epochs", "median_of"):
+        for name in ("batch_size", "simulate_workers", "accumulate", "epochs", "median_of"):
             checks.positive_int(name, getattr(self, name))
         for name in ("width", "stride", "groups", "limit", "image_size"):
             if getattr(self, name) is not None:
                 checks.positive_int(name, getattr(self, name))
         if self.groups is not None and self.norm not in ("gn", "gbgn", "bgn"):
             raise ValueError(f"groups={self.groups} has no meaning for norm={self.norm!r}; expected none")
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr={self.lr} is out of range; expected a number above 0")
+        for name in ("lr", "save_every"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)} is out of range; expected a number above 0")
         most = {"momentum": 1, "decay": math.inf, "warmup": self.epochs, "decoders": 1024, "seed": 2**32 - 1}
         for name, limit in most.items():
             if not 0 <= getattr(self, name) <= limit:
@@ -122,9 +132,14 @@ class Recipe:
             raise ValueError(f"validation={self.validation} is out of range; expected a share of the training images in [0, 1)")
 
     @property
+    def batches(self) -> int:
+        """For one step, over all workers."""
+        return self.simulate_workers * self.accumulate
+
+    @property
     def rate(self) -> float:
         """The highest learning rate."""
-        return self.lr * self.batch_size * self.accumulate / 32
+        return self.lr * self.batch_size * self.batches / 32
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

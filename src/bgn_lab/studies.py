@@ -54,7 +54,7 @@ def _set_up(stop: Event, threads: int) -> None:
 
 def _work(recipe: Recipe, folder: Path) -> dict[str, Any]:
     from bgn_lab.experiments import classification
-    from bgn_lab.training.loop import Interrupted
+    from bgn_lab.training.stopping import Interrupted
 
     def look(epoch: int = 0, step: int = 0) -> None:  # noqa: ARG001
         if _stop is not None and _stop.is_set():

@@ -18,8 +18,8 @@ from bgn_lab.experiments import classification
 from bgn_lab.experiments.classification import Watcher
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import checkpoint
-from bgn_lab.training.loop import Interrupted
 from bgn_lab.training.record import METRICS
+from bgn_lab.training.stopping import Interrupted
 
 RECIPE = Recipe(norm="bgn", groups=4, width=4, limit=200, batch_size=8, epochs=3, lr=0.2)
 
@@ -60,6 +60,30 @@ def test_resumed_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     same(tmp_path / "whole", tmp_path / "pieces")
     assert result["epochs"] == 3
     assert not (tmp_path / "pieces" / checkpoint.NAME).exists()
+
+
+def test_goes_on_within_the_epoch(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        classification.run(RECIPE, tmp_path, stop_in(1))
+    seen: list[tuple[int, int]] = []
+    classification.run(RECIPE, tmp_path, Watcher(step=lambda epoch, step: seen.append((epoch, step))))
+    assert seen[0] == (1, 6), "five steps of the second epoch were done"
+
+
+def test_checkpoints_within_the_epoch(tmp_path: Path) -> None:
+    """Whoever is killed after one goes on from there."""
+    recipe, seen = replace(RECIPE, save_every=1e-9), []
+
+    def look(epoch: int, step: int) -> None:
+        if (epoch, step) == (1, 7):
+            raise KeyboardInterrupt  # as if killed: nothing is written any more
+
+    with pytest.raises(KeyboardInterrupt):
+        classification.run(recipe, tmp_path / "killed", Watcher(step=look))
+    classification.run(recipe, tmp_path / "killed", Watcher(step=lambda epoch, step: seen.append((epoch, step))))
+    assert seen[0] == (1, 7), "six steps were saved, the seventh was not"
+    classification.run(recipe, tmp_path / "whole")
+    same(tmp_path / "whole", tmp_path / "killed")
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -98,7 +98,7 @@ def test_median_of_the_last_epochs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 2000}, "batch_size=2000 times accumulate=1 exceeds the 1350 training images"),
+        ({"batch_size": 2000}, "batch_size=2000 times simulate_workers=1 times accumulate=1 exceeds the 1350 training images"),
         ({"groups": 100_000}, "num_groups=100000 exceeds the"),
         ({"model": "resnet9"}, "model='resnet9' is not known"),
         ({"data": "cifar"}, "data='cifar' is not known; .*did you mean 'cifar10'"),
@@ -127,7 +127,7 @@ def test_accumulated_gradients_are_those_of_the_large_batch() -> None:
         batch = next(images.train.training(16, 0, 0))
         x, y = loop.Prepare(images, recipe)(batch)
         batches = list(zip(x.double().split(size), y.split(size), strict=True))
-        loop.train(model, optimizer, batches, recipe, lambda _: 0.1, torch.amp.GradScaler(enabled=False), lambda _: None)
+        loop.train(model, optimizer, batches, recipe, lambda _: 0.1, torch.amp.GradScaler(enabled=False), lambda *_: None)
         steps[size] = nn.utils.parameters_to_vector(model.parameters()).detach()
     torch.testing.assert_close(steps[8], steps[16], rtol=1e-10, atol=1e-12)
 

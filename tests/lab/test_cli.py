@@ -43,7 +43,10 @@ def test_overview_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "--jobs", "0"], "jobs=0 is not positive"),
         (["compare", "--norms", "bn", "--groups", "many"], "groups='many' is neither a positive number nor 'paper'"),
         (["compare", "--batch-sizes", "0"], "batch_size=0 is not positive"),
-        (["compare", "--batch-sizes", "100000"], "batch_size=100000 times accumulate=1 exceeds the 3240 training images"),
+        (
+            ["compare", "--batch-sizes", "100000"],
+            "batch_size=100000 times simulate_workers=1 times accumulate=1 exceeds the 3240 training images",
+        ),
         (["compare", "--groups", "5000"], "num_groups=5000 exceeds the 3136 features"),
         (["run", "classification", "--norm", "batchnorm"], "norm='batchnorm' is not known"),
         (["run", "classification", "--data", "imagenet"], "data='imagenet' needs --root"),

@@ -147,6 +147,14 @@ def test_place_and_decoders_do_not_matter(tmp_path: Path) -> None:
     assert one.cells["GN", 32].difference_text() == "+1.0"
 
 
+def test_workers_are_told_and_not_mixed(tmp_path: Path) -> None:
+    make(tmp_path, 70.0, norm="bn", simulate_workers=8)
+    make(tmp_path, 71.0, norm="gn")
+    assert sorted(one.title() for one in compare(collect([tmp_path]))) == [
+        "resnet8 on fashion-mnist, 3 epochs", "resnet8 on fashion-mnist, 3 epochs, 8 workers",
+    ]  # fmt: skip
+
+
 def test_data_of_ones_own_goes_by_its_name(tmp_path: Path) -> None:
     for place in ("here/cats", "there/cats", "here/dogs"):
         (tmp_path / "data" / place).mkdir(parents=True)

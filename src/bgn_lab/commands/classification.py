@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bgn_lab import norms
+from bgn import checks
+from bgn_lab import data as data_sets
+from bgn_lab import norms, paper
 from bgn_lab.experiments import classification
 from bgn_lab.experiments.classification import Watcher
 from bgn_lab.recipe import Recipe
+from bgn_lab.training import stopping, team
+from bgn_lab.training.launch import launch
 
 
 @dataclass(frozen=True)
@@ -21,12 +26,37 @@ class Classification:
     """Train one network. Every epoch ends with a checkpoint; the same command goes on from the last one."""
 
     recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+    preset: str | None = None
+    """other defaults: paper-imagenet, the paper's ResNet-50 on ImageNet with 8 workers"""
     out: Path | None = None
     """folder of the run; by default runs/ and a name made from the options"""
+    processes: int = 1
+    """processes on this machine, which share the workers; for several machines see torchrun"""
+    restarts: int = 3
+    """how often all processes begin again from the last checkpoint after one of them died"""
+
+    PRESETS: ClassVar[dict[str, Recipe]] = {
+        "paper-imagenet": Recipe(
+            data="imagenet", model="resnet50", simulate_workers=paper.WORKERS, epochs=paper.EPOCHS, schedule="steps",
+            milestones=paper.MILESTONES, lr=paper.LEARNING_RATES[32] / paper.WORKERS, decay=paper.WEIGHT_DECAY, validation=0,
+            median_of=paper.MEDIAN_EPOCHS, decoders=4,
+        ),
+    }  # fmt: skip
 
     def __call__(self, console: Console) -> int:
         """Train, say how it went."""
-        folder = self.out or Path("runs") / self.recipe.key()
+        checks.positive_int("processes", self.processes)
+        if self.restarts < 0:
+            raise ValueError(f"restarts={self.restarts} is negative; expected 0 or more")
+        recipe = team.settle(self.recipe, self.processes)
+        if self.processes > 1 and not team.started():
+            classification.check(recipe, data_sets.load(recipe))  # here, where it is said once
+            return launch(sys.argv[1:], self.processes, self.restarts, console)
+        folder = self.out or Path("runs") / recipe.key()
+        with stopping.listening(), team.joined(recipe) as own:
+            return self._run(console if own.first else Console(quiet=True), recipe, folder, own)
+
+    def _run(self, console: Console, recipe: Recipe, folder: Path, own: team.Team) -> int:
         columns = (
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(),
@@ -49,17 +79,27 @@ class Classification:
             def epoch(metrics: dict[str, Any]) -> None:
                 progress.console.print(line(metrics), highlight=False, soft_wrap=True)
 
-            said = f"{norms.label(self.recipe)}, batch {self.recipe.batch_size}: {folder}"
+            said = f"{norms.label(recipe)}, batch {recipe.batch_size}{_workers(own)}: {folder}"
             console.print(said, highlight=False, markup=False, soft_wrap=True)
-            result = classification.run(self.recipe, folder, Watcher(begin, step, epoch))
+            result = classification.run(recipe, folder, Watcher(begin, step, epoch), own)
         if result["reason"]:
             console.print(f"[red]{result['status']}[/red]: {result['reason']}", highlight=False, soft_wrap=True)
         else:
-            images = result["images"]["test"]
-            console.print(
-                f"test accuracy {result['test_accuracy']:.2%} on {images} images, {result['seconds']:.0f} s", highlight=False
-            )
+            said = f"test accuracy {result['test_accuracy']:.2%} on {result['images']['test']} images"
+            if "shard_images" in result:
+                said += f" ({result['shard_accuracy']:.2%} on the first worker's {result['shard_images']})"
+            console.print(f"{said}, {result['seconds']:.0f} s", highlight=False, soft_wrap=True)
         return 0
+
+
+def _workers(own: team.Team) -> str:
+    """
+    >>> _workers(team.Team()), _workers(team.Team(8, 2))
+    ('', ' for each of 8 workers, on 2 processes')
+    """
+    if own.workers == 1:
+        return ""
+    return f" for each of {own.workers} workers, on {'one process' if own.processes == 1 else f'{own.processes} processes'}"
 
 
 def line(metrics: dict[str, Any]) -> str:

@@ -69,8 +69,8 @@ class Compare:
     """processes that decode images of folders, for each job"""
     damaged: Damaged = "refuse"
     """what to do with image files that cannot be read: refuse to go on, or skip them"""
-    device: str = "cpu"
-    """cpu, cuda, cuda:1, mps"""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, mps; auto is cuda where there is one, else cpu"""
     amp: bool = False
     """mixed precision"""
     compile: bool = False
@@ -121,7 +121,7 @@ class Compare:
                 classification.check(recipe, data)
         jobs = self.jobs
         if jobs is None:
-            jobs = os.cpu_count() or 1 if self.device == "cpu" else 1
+            jobs = os.cpu_count() or 1 if next(iter(recipes.values())).device == "cpu" else 1
         checks.positive_int("jobs", jobs)
         folder = self.out / RUNS
         try:

@@ -11,10 +11,9 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,14 @@ from torch import nn
 import bgn
 from bgn_lab import data as data_sets
 from bgn_lab import files, norms
-from bgn_lab.data.sources import Data
+from bgn_lab.data.sources import Batch, Data, Source, mixed, share
 from bgn_lab.models.resnet import resnet
 from bgn_lab.recipe import Recipe
-from bgn_lab.training import checkpoint, loop, schedule
+from bgn_lab.training import checkpoint, loop, schedule, stopping
+from bgn_lab.training.loop import Score
 from bgn_lab.training.record import Record
+from bgn_lab.training.stopping import Interrupted
+from bgn_lab.training.team import Team
 
 FINISHED, NOT_CONVERGED = "finished", "did not converge"
 WEIGHTS = "model.safetensors"
@@ -37,7 +39,7 @@ WEIGHTS = "model.safetensors"
 
 @dataclass
 class Watcher:
-    """What hears of a run's progress. ``step`` may raise :class:`bgn_lab.training.loop.Interrupted`."""
+    """What hears of a run's progress. ``step`` may raise :class:`bgn_lab.training.stopping.Interrupted`."""
 
     begin: Callable[[int, int], None] = lambda epochs, steps: None  # noqa: ARG005
     step: Callable[[int, int], None] = lambda epoch, step: None  # noqa: ARG005
@@ -64,81 +66,159 @@ def floor(chance: float, images: int) -> float:
     return min(chance + 3 * math.sqrt(chance * (1 - chance) / max(images, 1)), (1 + chance) / 2)
 
 
-def run(recipe: Recipe, folder: Path, watcher: Watcher | None = None) -> dict[str, Any]:
-    """Train, or go on with training, in a folder of its own; the result, at once if there is one already."""
+def run(recipe: Recipe, folder: Path, watcher: Watcher | None = None, team: Team | None = None) -> dict[str, Any]:
+    """Train, or go on with training, in a folder of its own; the result, at once if there is one already.
+
+    With several processes all call this; the first one alone reads and writes the folder.
+    """
+    team = team or Team(recipe.simulate_workers)
     data = data_sets.load(recipe)
     check(recipe, data)
-    with Record(folder, recipe) as record:
-        if (done := record.result()) is not None:
+    with Record(folder, recipe) if team.first else nullcontext() as record:
+        done = team.tell(None if record is None else record.result())
+        if done is not None:
             return done
         with loop.convolutions(recipe, data):
-            return _train(recipe, data, record, watcher or Watcher())
+            return _Training(recipe, data, folder, record, watcher or Watcher(), team).run()
 
 
-def _train(recipe: Recipe, data: Data, record: Record, watcher: Watcher) -> dict[str, Any]:
-    folder = record.folder
-    model = build(recipe, data)
-    optimizer = torch.optim.SGD(
-        model.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.decay, nesterov=recipe.nesterov,
-        fused=recipe.device.startswith(("cpu", "cuda")),
-    )  # fmt: skip
-    scaler = torch.amp.GradScaler(enabled=recipe.amp and recipe.device.startswith("cuda"))
-    path = folder / checkpoint.NAME
-    progress = checkpoint.restore(path, recipe, model, optimizer) if path.exists() else checkpoint.Progress()
-    if progress.scaler:
-        scaler.load_state_dict(progress.scaler)
-    history = record.rewind(progress.epoch)
-    if not history:  # a damaged image shall not turn up after days; those for training turn up in the first epoch
-        data.validation.check()
-        data.test.check()
-    network: nn.Module = torch.compile(model) if recipe.compile else model  # type: ignore[assignment]
-    prepare = loop.Prepare(data, recipe)
-    steps = len(data.train) // recipe.batch_size // recipe.accumulate
-    watcher.begin(recipe.epochs, steps)
-    board = _board(folder) if recipe.tensorboard else None
-    for epoch in range(progress.epoch, recipe.epochs):
-        if _trouble(history):
-            break
-        begin = time.perf_counter()
-        torch.manual_seed(recipe.seed * 1_000_003 + epoch)  # for whatever in a network draws numbers
-        batches = islice(data.train.training(recipe.batch_size, recipe.seed, epoch), steps * recipe.accumulate)
-        rate, step = partial(_rate, recipe, epoch, steps), partial(watcher.step, epoch)
-        trained = loop.train(network, optimizer, map(prepare, batches), recipe, rate, scaler, step)
+class _Training:
+    """A run under way."""
+
+    def __init__(
+        self, recipe: Recipe, data: Data, folder: Path, record: Record | None, watcher: Watcher, team: Team
+    ) -> None:  # fmt: skip
+        self.recipe, self.data, self.record, self.watcher, self.team = recipe, data, record, watcher, team
+        self.folder, self.path = folder, folder / checkpoint.NAME
+        self.model = build(recipe, data)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.decay, nesterov=recipe.nesterov,
+            fused=recipe.device.startswith(("cpu", "cuda")),
+        )  # fmt: skip
+        self.scaler = torch.amp.GradScaler(enabled=recipe.amp and recipe.device.startswith("cuda"))
+        self.progress = self._restore()
+        self.history = team.tell([] if record is None else record.rewind(self.progress.epoch))
+        self.compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
+        self.network = team.wrap(self.compiled)
+        self.prepare = loop.Prepare(data, recipe)
+        self.steps = len(data.train) // recipe.batch_size // recipe.batches  # of an epoch
+        self.saved = time.monotonic()
+
+    def _restore(self) -> checkpoint.Progress:
+        content = self.team.tell(self.path.read_bytes() if self.team.first and self.path.exists() else None)
+        if content is None:
+            return checkpoint.Progress()
+        progress = checkpoint.restore(content, self.path, self.recipe, self.model, self.optimizer)
+        if progress.scaler:
+            self.scaler.load_state_dict(progress.scaler)
+        return progress
+
+    def run(self) -> dict[str, Any]:
+        """All epochs that are left, and the result."""
+        recipe = self.recipe
+        if not self.history:  # a damaged image shall not turn up after days; those for training turn up in the first epoch
+            for source in (self.data.validation, self.data.test):
+                share(source, self.team.rank, self.team.processes).check()
+        self.watcher.begin(recipe.epochs, self.steps)
+        board = _board(self.folder) if recipe.tensorboard and self.record is not None else None
+        for epoch in range(self.progress.epoch, recipe.epochs):
+            if _trouble(self.history):
+                break
+            metrics = self._epoch(epoch)
+            if board is not None:
+                for name, value in metrics.items():
+                    if isinstance(value, float):
+                        board.add_scalar(name, value, epoch + 1)
+                board.flush()
+            self.watcher.epoch(metrics)
+        if board is not None:
+            board.close()
+        result = _result(recipe, self.data, self.model, self.history, self.progress.seconds)
+        if self.record is not None:
+            files.write(self.folder / WEIGHTS, save({n: t.contiguous() for n, t in self.model.state_dict().items()}))
+            self.record.finish(result)
+            self.path.unlink(missing_ok=True)
+        return result
+
+    def _epoch(self, epoch: int) -> dict[str, Any]:
+        recipe, team, begun = self.recipe, self.team, self.progress
+        begin = time.perf_counter() - begun.spent
+        with stopping.patient():
+            trained = self._train(epoch, begin)
+            if team.tell(stopping.asked() or time.monotonic() - self.saved > 60):  # it may take long until all is tested
+                self._save(replace(begun, step=self.steps, score=trained, spent=time.perf_counter() - begin))
         seconds = time.perf_counter() - begin
         metrics = {
-            "epoch": epoch + 1, "lr": optimizer.param_groups[0]["lr"], "seconds": seconds,
+            "epoch": epoch + 1, "lr": self.optimizer.param_groups[0]["lr"], "seconds": seconds,
             "images_per_second": trained.images / seconds, "train_loss": trained.loss, "train_accuracy": trained.accuracy,
         }  # fmt: skip
         if math.isfinite(trained.loss):
-            if len(data.validation):
-                held = loop.evaluate(network, map(prepare, data.validation.evaluation(loop.EVALUATION_BATCH)), recipe)
+            team.share_buffers(self.model)
+            if len(self.data.validation):
+                held, _ = self._score(self.data.validation)
                 metrics |= {"validation_loss": held.loss, "validation_accuracy": held.accuracy}
             if epoch >= recipe.epochs - recipe.median_of:
-                tested = loop.evaluate(network, map(prepare, data.test.evaluation(loop.EVALUATION_BATCH)), recipe)
+                tested, part = self._score(self.data.test)
                 metrics |= {"test_loss": tested.loss, "test_accuracy": tested.accuracy, "test_images": tested.images}
+                if team.workers > 1:  # which is what the paper's figures seem to be
+                    metrics |= {"shard_accuracy": part.accuracy, "shard_images": part.images}
         metrics = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON knows no others
-        history.append(metrics)
-        record.add(metrics)
-        progress.epoch, progress.seconds = epoch + 1, progress.seconds + time.perf_counter() - begin
-        progress.scaler = scaler.state_dict() if scaler.is_enabled() else None
-        checkpoint.store(path, recipe, model, optimizer, progress)
-        if board is not None:
-            for name, value in metrics.items():
-                if isinstance(value, float):
-                    board.add_scalar(name, value, epoch + 1)
-            board.flush()
-        watcher.epoch(metrics)
-    if board is not None:
-        board.close()
-    result = _result(recipe, data, model, history, progress.seconds)
-    files.write(folder / WEIGHTS, save({name: tensor.contiguous() for name, tensor in model.state_dict().items()}))
-    record.finish(result)
-    path.unlink(missing_ok=True)
-    return result
+        with stopping.patient():
+            self.history.append(metrics)
+            if self.record is not None:
+                self.record.add(metrics)
+            self._save(checkpoint.Progress(epoch + 1, seconds=begun.seconds + time.perf_counter() - begin))
+        return metrics
 
+    def _train(self, epoch: int, begin: float) -> Score:
+        recipe, team, begun = self.recipe, self.team, self.progress
+        batches = team.batches(begun.step * recipe.batches, self.steps * recipe.batches)
 
-def _rate(recipe: Recipe, epoch: int, steps: int, step: int) -> float:
-    return schedule.rate(recipe, epoch + step / steps)
+        def after(number: int, score: Callable[[], Score]) -> None:
+            step, wish = begun.step + number, stopping.asked()
+            try:
+                self.watcher.step(epoch, step)
+            except Interrupted:
+                wish = True
+            stop, save = team.any(wish, team.first and time.monotonic() - self.saved > 60 * recipe.save_every)
+            if stop or save:
+                self._save(replace(begun, step=step, score=self._joined(score()), spent=time.perf_counter() - begin))
+            if stop:
+                raise stopping.reason()
+
+        trained = loop.train(
+            self.network, self.optimizer, self._batches(epoch, batches), recipe,
+            lambda number: schedule.rate(recipe, epoch + (begun.step + number) / self.steps), self.scaler, after, team,
+            begun.score if team.first else None,
+        )  # fmt: skip
+        return self._joined(trained)
+
+    def _batches(self, epoch: int, numbers: list[int]) -> Iterator[Batch]:
+        recipe = self.recipe
+        batches = self.data.train.training(recipe.batch_size, recipe.seed, epoch, numbers)
+        for number, batch in zip(numbers, map(self.prepare, batches), strict=True):
+            torch.manual_seed(mixed(recipe.seed, epoch, number))  # for whatever in a network draws numbers
+            yield batch
+
+    def _score(self, source: Source) -> tuple[Score, Score]:
+        """On all images, and on those of this process' first worker."""
+        own = [
+            loop.evaluate(self.compiled, map(self.prepare, part.evaluation(loop.EVALUATION_BATCH)), self.recipe)
+            for part in (share(source, worker, self.team.workers) for worker in self.team.own)
+        ]
+        return self._joined(*own), own[0]
+
+    def _joined(self, *scores: Score) -> Score:
+        """Over all processes."""
+        total, right, images = self.team.total(*(sum(column) for column in zip(*map(astuple, scores), strict=True)))
+        return Score(total, int(right), int(images))
+
+    def _save(self, progress: checkpoint.Progress) -> None:
+        progress.scaler = self.scaler.state_dict() if self.scaler.is_enabled() else None
+        if self.record is not None:
+            checkpoint.store(self.path, self.recipe, self.model, self.optimizer, progress)
+        self.team.tell(None)  # nobody leaves before it is written
+        self.progress, self.saved = progress, time.monotonic()
 
 
 def _trouble(history: list[dict[str, Any]]) -> str:
@@ -158,6 +238,7 @@ def _result(recipe: Recipe, data: Data, model: nn.Module, history: list[dict[str
         "status": NOT_CONVERGED if trouble else FINISHED,
         "reason": trouble,
         "test_accuracy": accuracy,
+        **_shard(tests),
         "validation_accuracy": history[-1].get("validation_accuracy"),
         "chance": data.chance,
         "floor": least,
@@ -175,11 +256,20 @@ def _result(recipe: Recipe, data: Data, model: nn.Module, history: list[dict[str
     }
 
 
+def _shard(tests: list[dict[str, Any]]) -> dict[str, Any]:
+    """The accuracy on the first worker's part of the test images, where there are several workers."""
+    if not tests or "shard_images" not in tests[-1]:
+        return {}
+    accuracy = statistics.median(m["shard_accuracy"] for m in tests)
+    return {"shard_accuracy": accuracy, "shard_images": tests[-1]["shard_images"]}
+
+
 def check(recipe: Recipe, data: Data) -> None:
     """Refuse what would fail after minutes."""
-    if len(data.train) < recipe.batch_size * recipe.accumulate:
+    if len(data.train) < recipe.batch_size * recipe.batches:
         raise ValueError(
-            f"batch_size={recipe.batch_size} times accumulate={recipe.accumulate} exceeds the {len(data.train)} training images"
+            f"batch_size={recipe.batch_size} times simulate_workers={recipe.simulate_workers} times "
+            f"accumulate={recipe.accumulate} exceeds the {len(data.train)} training images"
         )
     if not len(data.test):
         raise ValueError(f"data={recipe.data!r} has no test images")

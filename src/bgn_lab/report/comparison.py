@@ -16,7 +16,7 @@ from bgn_lab.report.collect import Run
 
 BASELINE = "BN"
 COMPARED = ("norm", "groups", "batch_size", "seed")  # fields of a recipe; runs that agree in all others are compared
-IN_TITLE = ("data", "model", "width", "epochs")
+IN_TITLE = ("data", "model", "width", "epochs", "simulate_workers")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class Comparison:
         """What was run."""
         s = self.setting
         wide = "" if s.width is None else f" ({s.width} channels at first)"
-        return f"{s.model}{wide} on {_data(s)}, {count(s.epochs, 'epoch')}{self.apart}"
+        workers = "" if s.simulate_workers == 1 else f", {s.simulate_workers} workers"
+        return f"{s.model}{wide} on {_data(s)}, {count(s.epochs, 'epoch')}{workers}{self.apart}"
 
     def reading(self) -> str:
         """How to read the table."""

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from bgn_lab import files
 from bgn_lab.recipe import Recipe
+from bgn_lab.training.loop import Score
 
 NAME = "checkpoint.safetensors"
 _MARK = "bgn_lab checkpoint"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass
 class Progress:
-    """What an interrupted run needs: epochs done, seconds spent, and the scale of the loss in float16."""
+    """What an interrupted run needs to go on: epochs done, steps of the next, their score and time, and the loss' scale."""
 
     epoch: int = 0
-    seconds: float = 0.0
-    scaler: dict[str, Any] | None = None
+    step: int = 0
+    score: Score = field(default_factory=Score)  # of these steps
+    seconds: float = 0.0  # in all
+    spent: float = 0.0  # on these steps
+    scaler: dict[str, Any] | None = None  # in float16
 
 
 def store(path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
@@ -41,15 +45,18 @@ def store(path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.O
             else:
                 scalars.setdefault(str(index), {})[slot] = value
     about = {
-        "version": _VERSION, "recipe": recipe.identity(), "epoch": progress.epoch, "seconds": progress.seconds,
-        "scaler": progress.scaler, "optimizer": {"groups": state["param_groups"], "scalars": scalars},
+        "version": _VERSION, "recipe": recipe.identity(), "progress": asdict(progress),
+        "optimizer": {"groups": state["param_groups"], "scalars": scalars},
     }  # fmt: skip
     files.write(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}, {_MARK: json.dumps(about)}))
 
 
-def restore(path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    """Put a checkpoint into model and optimizer; a file that is damaged, or of another run, is refused and left alone."""
-    about, tensors = _read(path)
+def restore(content: bytes, path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+    """Put a checkpoint into model and optimizer: the content of the file at ``path``, which this process need not have.
+
+    What is damaged, or of another run, is refused and left alone.
+    """
+    about, tensors = _read(content, path)
     differences = [
         f"{name}={about['recipe'].get(name)!r} there, {value!r} here"
         for name, value in recipe.identity().items()
@@ -74,15 +81,15 @@ def restore(path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim
                 tensor = torch.empty_like(own, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
             state.setdefault(int(index), {})[slot] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": about["optimizer"]["groups"]})
-    return Progress(about["epoch"], about["seconds"], about["scaler"])
+    return Progress(**{**about["progress"], "score": Score(**about["progress"]["score"])})
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+        tensors = load(content)
+        length = int.from_bytes(content[:8], "little")  # of the header, which is JSON
+        metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it to begin this run anew") from None
     try:
         about = json.loads(metadata[_MARK])

@@ -13,21 +13,28 @@ from torch.nn import functional as F
 
 from bgn_lab.data.sources import Batch, Data
 from bgn_lab.recipe import Recipe
+from bgn_lab.training.team import FirstWorker, Team
 
 EVALUATION_BATCH = 250  # images; the normalisers use running statistics or each image's own, so any number gives the same result
 
 
-class Interrupted(Exception):
-    """Somebody asked to stop; the last checkpoint stands."""
-
-
 @dataclass(frozen=True)
 class Score:
-    """Mean loss and accuracy over some images."""
+    """Sum of the losses, and how many of some images were right."""
 
-    loss: float
-    accuracy: float
-    images: int
+    total: float = 0.0
+    right: int = 0
+    images: int = 0
+
+    @property
+    def loss(self) -> float:
+        """The mean."""
+        return self.total / max(self.images, 1)
+
+    @property
+    def accuracy(self) -> float:
+        """The share that was right."""
+        return self.right / max(self.images, 1)
 
 
 class Prepare:
@@ -41,7 +48,7 @@ class Prepare:
 
     def __call__(self, batch: Batch) -> Batch:
         x, y = (t.to(self.device, non_blocking=True) for t in batch)
-        return torch.addcmul(self.shift, x.float(), self.scale).contiguous(memory_format=self.format), y
+        return torch.addcmul(self.shift, x.to(self.scale.dtype), self.scale).contiguous(memory_format=self.format), y
 
 
 FEW_PIXELS = 4096  # in a batch; below, setting up oneDNN's convolutions takes longer than plain ones take in all
@@ -69,32 +76,44 @@ def autocast(recipe: Recipe) -> Callable[[], Any]:
 
 
 def train(
-    model: nn.Module,
+    network: nn.Module,
     optimizer: torch.optim.Optimizer,
     batches: Iterable[Batch],
     recipe: Recipe,
     rate: Callable[[int], float],
     scaler: torch.amp.GradScaler,
-    on_step: Callable[[int], None],
+    on_step: Callable[[int, Callable[[], Score]], None],
+    team: Team | None = None,
+    before: Score | None = None,
 ) -> Score:
-    """One epoch: ``rate`` gives the learning rate of a step, ``on_step`` hears of each and may raise :class:`Interrupted`.
+    """One epoch, or the rest of one: ``rate`` gives the learning rate of a step, ``on_step`` hears of each and may raise.
 
-    The batches come in multiples of ``recipe.accumulate``. Loss and accuracy are those of the moment, in training mode; they
-    are added up on the device and read once.
+    The batches are those of the team's workers here, in turn. Loss and accuracy are those of the moment, in training mode, on
+    top of those ``before``; they are added up on the device and read once, or when ``on_step`` asks for them.
     """
-    model.train()
-    context, K = autocast(recipe), recipe.accumulate
-    total, right, images = torch.zeros((), device=recipe.device), torch.zeros((), device=recipe.device), 0
+    network.train()
+    team, before, context = team or Team(), before or Score(), autocast(recipe)
+    K = recipe.accumulate * team.share  # batches here for one step
+    total = torch.tensor(before.total, device=recipe.device)
+    right, images = torch.tensor(before.right, device=recipe.device), before.images
+    statistics = FirstWorker(network, team.share)
+
+    def score() -> Score:
+        return Score(float(total), int(right), images)
+
     for number, (x, y) in enumerate(batches):
-        with context():
-            logits = model(x)
-            loss = F.cross_entropy(logits, y)
-        scaler.scale(loss / K if K > 1 else loss).backward()  # type: ignore[no-untyped-call]
+        last = (number + 1) % K == 0
+        with team.apart(network, not last):
+            with context():
+                logits = network(x)
+                loss = F.cross_entropy(logits, y)
+            scaler.scale(loss / K if K > 1 else loss).backward()  # type: ignore[no-untyped-call]
+        statistics.after(number)
         with torch.no_grad():
             total += loss.detach() * len(y)
             right += (logits.argmax(1) == y).sum()
             images += len(y)
-        if (number + 1) % K:
+        if not last:
             continue
         lr = rate(number // K)
         for settings in optimizer.param_groups:
@@ -102,8 +121,8 @@ def train(
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        on_step(number // K + 1)
-    return Score(float(total) / max(images, 1), float(right) / max(images, 1), images)
+        on_step(number // K + 1, score)
+    return score()
 
 
 @torch.no_grad()
@@ -118,4 +137,4 @@ def evaluate(model: nn.Module, batches: Iterable[Batch], recipe: Recipe) -> Scor
         total += float(F.cross_entropy(logits, y, reduction="sum"))
         right += int((logits.argmax(1) == y).sum())
         images += len(y)
-    return Score(total / max(images, 1), right / max(images, 1), images)
+    return Score(total, right, images)

@@ -16,6 +16,7 @@ import torch
 import bgn
 from bgn_lab import files
 from bgn_lab.recipe import Recipe
+from bgn_lab.training import team
 
 RECIPE, ABOUT, METRICS, RESULT = "recipe.json", "about.json", "metrics.jsonl", "result.json"
 
@@ -106,7 +107,8 @@ def about() -> dict[str, Any]:
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "processes": team.processes(),
+        "command": [Path(sys.argv[0]).name.replace("__main__.py", "bgn"), *sys.argv[1:]],
         "git": _git(),
     }
 
