@@ -45,6 +45,21 @@ def nearest_groups(num_features: int, num_groups: int) -> int:
     return min((G for G in good if G), key=lambda G: (max(G / num_groups, num_groups / G), G))
 
 
+def enough_groups(num_features: int, values: int, least: int = 64) -> int:
+    """The most groups of whole channels whose statistics have at least so many values each; 1 where even that is too many.
+
+    ``values`` is what a channel has in a batch, N*H*W. So it is batch normalisation where maps are large, and merges just enough
+    channels where they are small.
+
+    >>> [enough_groups(64, 2 * size * size) for size in (56, 8, 4, 2, 1)]
+    [64, 64, 32, 8, 2]
+    """
+    checks.positive_int("num_features", num_features)
+    checks.positive_int("values", values)
+    most = num_features * values // least
+    return max((d for d in range(1, num_features + 1) if num_features % d == 0 and d <= most), default=1)
+
+
 def resolve(num_groups: Groups, batch_size: int | None) -> Callable[[nn.Module], int | None]:
     """What ``num_groups=`` means for a layer: a fixed number, the paper's for the batch size, or the caller's function."""
     if batch_size is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
 def main() -> int:
     """Run the command line; its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # in a log file, too, a line appears when it is written
     if sys.argv[1:] == ["info"]:  # needs the library alone
         import bgn
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 import bgn
+from bgn.groups import enough_groups
 from bgn_lab.paper import NORMALISERS
 from bgn_lab.recipe import Recipe
 
@@ -24,12 +25,22 @@ def constructor(recipe: Recipe) -> Norm:
     """
 
     def make(C: int) -> nn.Module:
-        groups = recipe.groups
+        groups = 1 if recipe.instances is not None else recipe.groups
         if groups is None and recipe.norm in ("gn", "gbgn"):
             groups = max(1, min(32, C // 2))
         return bgn.norm_layer(recipe.norm, batch_size=recipe.batch_size, num_groups=groups)(C)
 
     return make
+
+
+def settle(model: nn.Module, recipe: Recipe, shape: tuple[int, int, int]) -> nn.Module:
+    """Give BGN layers the numbers of groups that depend on their feature maps, where the recipe asks for that."""
+    if recipe.instances is None:
+        return model
+    values = {row.layer: recipe.batch_size * row.D // row.shape[0] for row in bgn.describe(model, shape, recipe.batch_size)}
+    least = recipe.instances
+    G = {layer: enough_groups(layer.num_features, values[name], least) for name, layer in model.named_modules() if name in values}
+    return bgn.regroup(model, lambda layer: G[layer])
 
 
 def label(recipe: Recipe) -> str:
@@ -41,4 +52,6 @@ def label(recipe: Recipe) -> str:
     name = NORMALISERS[recipe.norm]
     if recipe.groups is not None:
         return f"{name}, G = {recipe.groups}"
+    if recipe.instances is not None:
+        return f"{name}, {recipe.instances}+ values"
     return f"{name}, paper's G" if recipe.norm == "bgn" else name

@@ -40,6 +40,8 @@ class Recipe:
     """bn in ln gn pn gbgn bgn"""
     groups: int | None = None
     """G of bgn, gn or gbgn; by default the paper's for the batch size (bgn), or 32 but at least 2 channels each (gn, gbgn)"""
+    instances: int | None = None
+    """BGN with, in each layer, the most groups of whole channels that leave so many values per statistic; instead of --groups"""
     batch_size: int = 32
     """images that are normalised together, by each worker"""
     simulate_workers: int = 1
@@ -112,11 +114,15 @@ class Recipe:
         checks.one_of("damaged", self.damaged, get_args(Damaged))
         for name in ("batch_size", "simulate_workers", "accumulate", "epochs", "median_of"):
             checks.positive_int(name, getattr(self, name))
-        for name in ("width", "stride", "groups", "limit", "image_size"):
+        for name in ("width", "stride", "groups", "instances", "limit", "image_size"):
             if getattr(self, name) is not None:
                 checks.positive_int(name, getattr(self, name))
         if self.groups is not None and self.norm not in ("gn", "gbgn", "bgn"):
             raise ValueError(f"groups={self.groups} has no meaning for norm={self.norm!r}; expected none")
+        if self.instances is not None and (self.norm != "bgn" or self.groups is not None):
+            raise ValueError(
+                f"instances={self.instances} is for norm='bgn' without groups; norm={self.norm!r}, groups={self.groups}"
+            )
         for name in ("lr", "save_every"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)} is out of range; expected a number above 0")
@@ -165,5 +171,6 @@ class Recipe:
     def key(self) -> str:
         """A name for a folder: readable, and different for recipes that differ."""
         groups = "" if self.groups is None else str(self.groups)
+        groups += "" if self.instances is None else f"-i{self.instances}"
         code = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.data}-{self.model}-{self.norm}{groups}-b{self.batch_size}-s{self.seed}-{code}"

@@ -132,6 +132,21 @@ def test_accumulated_gradients_are_those_of_the_large_batch() -> None:
     torch.testing.assert_close(steps[8], steps[16], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("least", [64, 256, 10_000])
+def test_as_many_groups_as_leave_enough_values(least: int) -> None:
+    recipe = Recipe(norm="bgn", instances=least, batch_size=2, width=8, stride=2)
+    rows = classification.description(recipe, data.load(recipe))
+    assert len(rows) == 9
+    for row in rows:
+        C, H, W = row["shape"]
+        assert C % row["G"] == 0
+        assert row["instances"] == 2 * C * H * W // row["G"]
+        assert row["instances"] >= least or row["G"] == 1
+        finer = [d for d in range(row["G"] + 1, C + 1) if C % d == 0]
+        assert not finer or 2 * C * H * W // finer[0] < least, "no more groups would do"
+    assert len({row["G"] for row in rows}) > 1 or least == 10_000
+
+
 def test_images_reach_the_network_normalised() -> None:
     images = data.load(Recipe())
     x, _ = loop.Prepare(images, Recipe(channels_last=True))((images.train.x, images.train.y))  # type: ignore[attr-defined]

@@ -53,6 +53,8 @@ class Compare:
     """images that are normalised together"""
     groups: tuple[str, ...] = ("paper", "8")
     """G of BGN, one row each: numbers, or paper for the paper's G of each batch size"""
+    instances: tuple[int, ...] = ()
+    """further rows of BGN: in each layer as many groups of whole channels as leave so many values per statistic"""
     epochs: int = 2
     """passes over the training images"""
     seeds: int = 2
@@ -90,17 +92,18 @@ class Compare:
         checks.positive_int("seeds", self.seeds)
         shipped = self.data == "fashion-mnist" and self.root is None  # then it shall take minutes
         stride, limit = (self.stride or 2, self.limit or 3600) if shipped else (self.stride, self.limit)
-        groups_of_bgn = list(self._groups())
+        rows_of_bgn = [(groups, None) for groups in self._groups()] + [(None, least) for least in dict.fromkeys(self.instances)]
         return [
             Recipe(
                 data=self.data, root=self.root, model=self.model, width=self.width, stride=stride, norm=norm, groups=groups,
+                instances=instances,
                 batch_size=size, epochs=self.epochs, lr=self.lr, limit=limit, image_size=self.image_size, seed=seed,
                 decoders=self.decoders, device=self.device, amp=self.amp, compile=self.compile, channels_last=self.channels_last,
                 damaged=self.damaged,
             )
             for seed, size in product(range(self.seeds), dict.fromkeys(self.batch_sizes))
             for norm in dict.fromkeys(self.norms)
-            for groups in (groups_of_bgn if norm == "bgn" else (None,))
+            for groups, instances in (rows_of_bgn if norm == "bgn" else ((None, None),))
         ]  # fmt: skip
 
     def _groups(self) -> Iterator[int | None]:

@@ -49,7 +49,8 @@ class Watcher:
 def build(recipe: Recipe, data: Data) -> nn.Module:
     """The network with its first weights."""
     torch.manual_seed(recipe.seed)
-    model = resnet(recipe.model, norms.constructor(recipe), len(data.classes), data.shape[0], recipe.width, recipe.stride)
+    network = resnet(recipe.model, norms.constructor(recipe), len(data.classes), data.shape[0], recipe.width, recipe.stride)
+    model = norms.settle(network, recipe, data.shape)
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model.to(recipe.device)

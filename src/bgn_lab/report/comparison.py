@@ -15,7 +15,7 @@ from bgn_lab.report.cells import Cell, cell, count
 from bgn_lab.report.collect import Run
 
 BASELINE = "BN"
-COMPARED = ("norm", "groups", "batch_size", "seed")  # fields of a recipe; runs that agree in all others are compared
+COMPARED = ("norm", "groups", "instances", "batch_size", "seed")  # fields of a recipe; runs that agree in all others are compared
 IN_TITLE = ("data", "model", "width", "epochs", "simulate_workers")
 
 
@@ -121,9 +121,10 @@ def _value(value: Any) -> str:
     return " + ".join(f"{n:,} {part}" for part, n in value.items()) if isinstance(value, dict) else str(value)
 
 
-def _order(run: Run) -> tuple[int, bool, int]:
+def _order(run: Run) -> tuple[int, bool, int, int]:
     """The paper's order; BGN's own choice of G before others."""
-    return list(NORMALISERS).index(run.recipe.norm), run.recipe.groups is not None, run.recipe.groups or 0
+    r = run.recipe
+    return list(NORMALISERS).index(r.norm), r.groups is not None, r.instances or 0, r.groups or 0
 
 
 def _one(runs: list[Run], apart: str) -> Comparison:
