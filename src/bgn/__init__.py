@@ -12,7 +12,7 @@ from bgn.describe import describe
 from bgn.factory import norm_layer
 from bgn.fold import fold
 from bgn.freeze import freeze, unfreeze
-from bgn.groups import nearest_groups, paper_groups
+from bgn.groups import auto_groups, nearest_groups, paper_groups
 from bgn.layers import (
     BatchGroupNorm1d,
     BatchGroupNorm2d,
@@ -34,6 +34,7 @@ __all__ = [
     "SyncBatchGroupNorm",
     "SyncGeneralBatchGroupNorm2d",
     "__version__",
+    "auto_groups",
     "convert",
     "convert_sync",
     "describe",

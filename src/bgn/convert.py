@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -12,8 +13,9 @@ from bgn import checks, layers
 from bgn._job import Job, carry_out, new_parameters, no_inverse, plan
 from bgn._optimizer import add_parameters, carry_state, unknown_state
 from bgn._surgery import listed, replace
+from bgn.describe import visit
 from bgn.factory import NAMES, PAPER_CHANNEL_GROUPS
-from bgn.groups import Groups, nearest_groups, resolve
+from bgn.groups import AUTO, Groups, auto_groups, nearest_groups, resolve
 from bgn.kinds import Kind, identify, is_frozen_batch_norm, normalisers
 from bgn.support import model_spatial, refusal
 
@@ -27,6 +29,7 @@ def convert(
     *,
     batch_size: int | None = None,
     num_groups: Groups = None,
+    sample: Any = None,
     optimizer: torch.optim.Optimizer | None = None,
     exact: bool = True,
     only: type | tuple[type, ...] | None = None,
@@ -43,8 +46,10 @@ def convert(
         model: any module. Converting twice changes nothing; a model without normalisers is refused.
         norm: one of bn, in, ln, gn, pn, gbgn, bgn.
         batch_size: the images that one process normalises together, for the paper's number of groups.
-        num_groups: an int, ``"paper"``, or a function of the layer that returns an int, or None to leave the layer alone.
-            The paper's number goes to the nearest that keeps the output, see :func:`nearest_groups`.
+        num_groups: an int, ``"paper"``, ``"auto"``, or a function of the layer that returns an int, or None to leave the
+            layer alone. The paper's number goes to the nearest that keeps the output, see :func:`nearest_groups`;
+            ``"auto"`` is :func:`auto_groups` of what reaches the layer, and needs ``batch_size`` and ``sample``.
+        sample: for ``"auto"``: (C, H, W) of an image, or one image's input for the model, which is run once in eval mode.
         optimizer: its state is carried over to the changed parameters. Parameters stay the same objects, so an
             optimizer goes on in any case; with it, momentum and second moments fit the new scale.
         exact: refuse what would change the output in eval mode (between BN, GBGN and BGN).
@@ -63,6 +68,10 @@ def convert(
         raise TypeError(
             "model is wrapped in DistributedDataParallel, which keeps lists of its buffers; convert model.module first"
         )
+    if num_groups == AUTO and norm == "bgn":
+        num_groups = _auto(model, batch_size, sample)
+    elif sample is not None:
+        raise ValueError(f"sample is for norm='bgn' with num_groups='auto'; norm={norm!r}, num_groups={num_groups!r}")
     groups_of = _groups_of(norm, num_groups, batch_size)
     found = normalisers(model)
     if only is not None:
@@ -107,6 +116,8 @@ def convert(
 def regroup(model: nn.Module, num_groups: Groups, *, batch_size: int | None = None, **options: Any) -> nn.Module:
     """Give the trained BGN layers of a model another number of groups, in place; the output in eval mode stays.
 
+    ``num_groups`` and the rest are as in :func:`convert`.
+
     Exact between numbers that divide the channels, and from any number to a multiple of it. With ``num_groups`` equal to the
     channels the layer is a batch normalisation; ``convert(model, "bn")`` then makes it an ``nn.BatchNorm2d``.
 
@@ -116,6 +127,24 @@ def regroup(model: nn.Module, num_groups: Groups, *, batch_size: int | None = No
     """
     only = (layers.BatchGroupNorm1d, layers.BatchGroupNorm2d, layers.BatchGroupNorm3d)
     return convert(model, "bgn", num_groups=num_groups, batch_size=batch_size, only=only, **options)
+
+
+def _auto(model: nn.Module, batch_size: int | None, sample: Any) -> Groups:
+    """A function of the layer: None for those that the sample does not reach; of several calls the smallest counts."""
+    if batch_size is None or sample is None:
+        given = f"batch_size={batch_size}, sample={'None' if sample is None else '...'}"
+        raise ValueError(
+            f"num_groups='auto' needs batch_size, the images that one process normalises together, and sample, (C, H, W) of an"
+            f" image or an input; got {given}"
+        )
+    found: dict[nn.Module, int] = {}
+
+    def see(layer: nn.Module, shape: tuple[int, ...], N: int) -> None:
+        G = auto_groups(shape[0], N * math.prod(shape[1:]))
+        found[layer] = min(G, found.get(layer, G))
+
+    visit(model, sample, batch_size, see)
+    return found.get
 
 
 def _groups_of(norm: str, num_groups: Groups, batch_size: int | None) -> Any:

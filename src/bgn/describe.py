@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bgn import checks
 from bgn._surgery import observed
+from bgn.groups import auto_groups
 from bgn.kinds import Kind, identify, normalisers
 
 FEW = 64  # instances per statistic below which its scatter, about 1/sqrt(instances), exceeds an eighth of a standard deviation
@@ -87,23 +88,34 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
     3      bn    8 x 1 x 1    8  8    1    2               1  BN       few
     2 normalisers at batch size 2; 1 with fewer than 64 instances per statistic
     """
+    names = {layer: name for name, layer in normalisers(model).items()}
+    rows: list[Row] = []
+
+    def see(layer: nn.Module, shape: tuple[int, ...], N: int) -> None:
+        kind = identify(layer)
+        assert kind is not None
+        if getattr(layer, "unsettled", False):  # what it will be after such a batch
+            kind = replace(kind, num_groups=auto_groups(shape[0], N * math.prod(shape[1:])))
+        rows.append(_row(names[layer], kind, shape, N))
+
+    visit(model, input_size, batch_size, see)
+    return Description(tuple(rows), batch_size)
+
+
+def visit(model: nn.Module, input_size: Any, batch_size: int, see: Callable[[nn.Module, tuple[int, ...], int], None]) -> None:
+    """Call ``see(layer, (C, H, W), N)`` for whatever reaches a normaliser at a batch size; see :func:`describe`."""
     checks.positive_int("batch_size", batch_size)
     found = normalisers(model)
     if not found:
         raise ValueError(f"model={type(model).__name__} has no normaliser that is known here")
     example, images = _example(model, input_size)
-    names = {layer: name for name, layer in found.items()}
-    rows: list[Row] = []
 
-    def see(layer: nn.Module, x: Tensor) -> None:
-        kind = identify(layer)
-        assert kind is not None
-        rows.append(_row(names[layer], kind, tuple(x.shape[1:]), batch_size * len(x) // images))
+    def pass_on(layer: nn.Module, x: Tensor) -> None:
+        see(layer, tuple(x.shape[1:]), batch_size * len(x) // images)
 
-    with observed(model, found.values(), see), torch.no_grad(), warnings.catch_warnings():
+    with observed(model, found.values(), pass_on), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model(example)
-    return Description(tuple(rows), batch_size)
 
 
 def _example(model: nn.Module, input_size: Any) -> tuple[Any, int]:

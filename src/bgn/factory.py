@@ -9,14 +9,14 @@ from typing import Any
 from torch import nn
 
 from bgn import checks, layers
-from bgn.groups import paper_groups
+from bgn.groups import AUTO, paper_groups
 
 NAMES = ("bn", "in", "ln", "gn", "pn", "gbgn", "bgn")
 PAPER_CHANNEL_GROUPS = 32  # of GN and GBGN
 
 
 def norm_layer(
-    name: str, *, batch_size: int | None = None, num_groups: int | None = None, **options: Any
+    name: str, *, batch_size: int | None = None, num_groups: int | str | None = None, **options: Any
 ) -> Callable[[int], nn.Module]:
     """A constructor ``callable(num_features)`` of one of the paper's seven normalisers for (N, C, H, W) inputs.
 
@@ -29,7 +29,8 @@ def norm_layer(
     ``gn``    ``GroupNorm``                                32 by default
     ``pn``    ``PositionalNorm2d``                         none
     ``gbgn``  ``GeneralBatchGroupNorm2d``                  32 by default
-    ``bgn``   ``BatchGroupNorm2d``                         given, or the paper's for ``batch_size``
+    ``bgn``   ``BatchGroupNorm2d``                         given, ``"auto"``, or the paper's for
+                                                           ``batch_size`` (also as ``"paper"``)
     ========  ===========================================  =====================================
 
     ``batch_size``, the images that one process normalises together, matters to ``bgn`` alone; the others ignore it, so
@@ -44,15 +45,15 @@ def norm_layer(
     checks.one_of("name", name, NAMES)
     if batch_size is not None:
         checks.positive_int("batch_size", batch_size)
-    if num_groups is not None:
-        checks.positive_int("num_groups", num_groups)
-        if name not in ("gn", "gbgn", "bgn"):
-            raise ValueError(f"num_groups={num_groups} has no meaning for {name!r}; expected None")
-    if name == "bgn" and num_groups is None:
+    if num_groups is not None and name not in ("gn", "gbgn", "bgn"):
+        raise ValueError(f"num_groups={num_groups!r} has no meaning for {name!r}; expected None")
+    groups: Any = num_groups or PAPER_CHANNEL_GROUPS
+    if name == "bgn" and num_groups in (None, "paper"):
         if batch_size is None:
             raise ValueError("norm_layer('bgn') got neither num_groups nor batch_size; expected one of them")
-        num_groups = paper_groups(batch_size)
-    groups = num_groups or PAPER_CHANNEL_GROUPS
+        groups = paper_groups(batch_size)
+    elif num_groups is not None and not (name == "bgn" and num_groups == AUTO):
+        checks.positive_int("num_groups", num_groups)
     constructors: dict[str, Callable[..., nn.Module]] = {
         "bn": partial(nn.BatchNorm2d, **options),
         "in": partial(_instance_norm, **options),

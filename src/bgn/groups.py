@@ -14,6 +14,9 @@ Groups = int | str | Callable[[Any], int | None] | None
 # images per worker -> G, for ResNet-50 on ImageNet; the ends were searched for, the values between interpolated
 PAPER_SCHEDULE = {2: 1, 4: 2, 8: 16, 16: 64, 32: 128, 64: 256, 128: 512}
 
+AUTO = "auto"
+ENOUGH = 64  # values per statistic
+
 
 def paper_groups(batch_size: int) -> int:
     """The paper's number of groups for a batch size (the images that one process normalises together).
@@ -45,19 +48,28 @@ def nearest_groups(num_features: int, num_groups: int) -> int:
     return min((G for G in good if G), key=lambda G: (max(G / num_groups, num_groups / G), G))
 
 
-def enough_groups(num_features: int, values: int, least: int = 64) -> int:
+def enough_groups(num_features: int, values: int, least: int) -> int:
     """The most groups of whole channels whose statistics have at least so many values each; 1 where even that is too many.
 
     ``values`` is what a channel has in a batch, N*H*W. So it is batch normalisation where maps are large, and merges just enough
     channels where they are small.
 
-    >>> [enough_groups(64, 2 * size * size) for size in (56, 8, 4, 2, 1)]
+    >>> [enough_groups(64, 2 * size * size, 64) for size in (56, 8, 4, 2, 1)]
     [64, 64, 32, 8, 2]
     """
     checks.positive_int("num_features", num_features)
     checks.positive_int("values", values)
     most = num_features * values // least
     return max((d for d in range(1, num_features + 1) if num_features % d == 0 and d <= most), default=1)
+
+
+def auto_groups(num_features: int, values: int) -> int:
+    """What ``num_groups="auto"`` is for a layer whose channels have so many values each in a batch, N*H*W.
+
+    >>> auto_groups(64, 2 * 56 * 56), auto_groups(512, 2 * 7 * 7), auto_groups(512, 2 * 2 * 2)
+    (64, 512, 64)
+    """
+    return enough_groups(num_features, values, ENOUGH)
 
 
 def resolve(num_groups: Groups, batch_size: int | None) -> Callable[[nn.Module], int | None]:
@@ -72,7 +84,7 @@ def resolve(num_groups: Groups, batch_size: int | None) -> Callable[[nn.Module],
         raise ValueError("num_groups=None and batch_size=None; expected one of them")
     if isinstance(num_groups, str):
         if num_groups != "paper":
-            raise ValueError(f"num_groups={num_groups!r}; expected an int, 'paper' or a function of the layer")
+            raise ValueError(f"num_groups={num_groups!r}; expected an int, 'paper', 'auto' or a function of the layer")
         if batch_size is None:
             raise ValueError("num_groups='paper' needs batch_size, the images that one process normalises together")
         fixed = paper_groups(batch_size)

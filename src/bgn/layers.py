@@ -20,6 +20,7 @@ from bgn import checks
 from bgn import functional as F
 from bgn._fx import leaf as fx_leaf
 from bgn.backends.running import Running
+from bgn.groups import AUTO, auto_groups
 from bgn.partition import Partition, channel_groups, num_channel_groups, slices
 
 __all__ = [
@@ -44,11 +45,12 @@ class _BatchWideNorm(_NormBase):
     cut: ClassVar[Callable[..., Partition]] = staticmethod(slices)
     num_groups: int
     batch_blocks = 1
+    unsettled = False  # whether the first batch is still to decide on the number of groups
 
     def __init__(
         self,
         num_features: int,
-        num_groups: int,
+        num_groups: int | str,
         eps: float = 1e-5,
         momentum: float | None = 0.1,
         affine: bool = True,
@@ -57,14 +59,24 @@ class _BatchWideNorm(_NormBase):
         dtype: Any = None,
     ) -> None:
         checks.positive_int("num_features", num_features)
+        if num_groups == AUTO and self.cut is slices:
+            self.unsettled, num_groups = True, num_features
         checks.positive_int("num_groups", num_groups)
         checks.eps(eps)
         checks.momentum(momentum)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
-        self.num_groups = num_groups
+        self.num_groups = int(num_groups)
         if track_running_stats:
             self.running_mean = torch.zeros(self.num_statistics, device=device, dtype=dtype)
             self.running_var = torch.ones(self.num_statistics, device=device, dtype=dtype)
+
+    def settle(self, num_groups: int) -> None:
+        """Decide on the number of groups of a layer that was made with ``num_groups="auto"``; statistics begin anew."""
+        checks.positive_int("num_groups", num_groups)
+        self.unsettled, self.num_groups = False, num_groups
+        if self.running_mean is not None and self.running_var is not None:
+            self.running_mean = self.running_mean.new_zeros(num_groups)
+            self.running_var = self.running_var.new_ones(num_groups)
 
     @property
     def num_statistics(self) -> int:
@@ -73,6 +85,8 @@ class _BatchWideNorm(_NormBase):
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
+        if self.unsettled and self.training:
+            self._settle_by(input)
         # looked up where modules keep them: a module's own lookup costs as much as all checks together
         parameters, buffers, training = self._parameters, self._buffers, self.training
         mean, var, counter = buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
@@ -96,15 +110,29 @@ class _BatchWideNorm(_NormBase):
         part = F.partition(self.cut, input, self.num_groups, blocks)
         return F.batch_wide(input, part, weight, bias, self.eps, running, given, key)
 
+    def _settle_by(self, input: Tensor) -> None:
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                "num_groups='auto' is decided by the first training batch, which must not be compiled; run one batch before, or"
+                " bgn.convert(model, num_groups='auto', batch_size=..., sample=...)"
+            )
+        checks.dims(input, self.accepted_dims, type(self).__name__)
+        checks.channels(input, "num_features", self.num_features)
+        if input.numel():
+            self.settle(auto_groups(self.num_features, input.numel() // self.num_features))
+
     def extra_repr(self) -> str:
+        groups = repr(AUTO) if self.unsettled else self.num_groups
         return (
-            f"{self.num_features}, num_groups={self.num_groups}, eps={self.eps}, momentum={self.momentum},"
+            f"{self.num_features}, num_groups={groups}, eps={self.eps}, momentum={self.momentum},"
             f" affine={self.affine}, track_running_stats={self.track_running_stats}"
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         saved = state_dict.get(prefix + "running_mean")
+        if self.unsettled and saved is not None and saved.dim() == 1 and saved.numel():
+            self.settle(saved.numel())
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         if saved is not None and self.running_mean is not None and saved.shape != self.running_mean.shape:
             error_msgs: list[str] = args[-1]
             error_msgs.append(
@@ -124,6 +152,9 @@ class BatchGroupNorm2d(_BatchWideNorm):
     included; fewer groups merge neighbouring channels, more groups cut channels into horizontal strips. Everything else
     is as in BatchNorm2d: momentum 0.1 or None for a cumulative average, the unbiased variance in the running average,
     ``track_running_stats=False`` for batch statistics at test time too.
+
+    ``num_groups="auto"`` is decided by the first training batch, from its N, H and W (:func:`bgn.auto_groups`), or by the
+    state_dict that is loaded; until then the layer is as good as BatchNorm.
 
     A forward inside a backward pass (gradient checkpointing) normalises but leaves the running statistics alone.
 

@@ -97,6 +97,11 @@ def _synchronised(layer: nn.Module, process_group: Any) -> nn.Module | None:
     """The layer that takes this one's place, or None."""
     if isinstance(layer, nn.SyncBatchNorm | _Synchronised):
         return None
+    if getattr(layer, "unsettled", False):
+        raise ValueError(
+            f"the number of groups of {layer} is still to be decided; run a training batch first, or"
+            " bgn.convert(model, num_groups='auto', batch_size=..., sample=...) with the batch size of all processes"
+        )
     options: dict[str, Any] = {"process_group": process_group, "device": "meta"}
     new: _Synchronised
     if isinstance(layer, GeneralBatchGroupNorm2d) and layer.batch_blocks == 1:

@@ -1,0 +1,47 @@
+"""Runs of a study: side by side, resumable, with the time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from bgn_lab import norms, studies
+from bgn_lab.recipe import Recipe
+from bgn_lab.report.collect import Run, read
+
+
+def cost(recipe: Recipe) -> float:
+    """Of a run, roughly: images, and small batches cost more for each."""
+    return recipe.epochs * (1 + 6 / recipe.batch_size)
+
+
+def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> list[Run]:
+    """Those that are not done yet, in the order given, for at most so long; all that are done."""
+    wanted = {recipe.key(): recipe for recipe in recipes}
+    left = {key: recipe for key, recipe in wanted.items() if not (folder / key / "result.json").exists()}
+    total, past, begin = sum(map(cost, left.values())), 0.0, time.monotonic()
+    print(f"{len(wanted) - len(left)} of {len(wanted)} runs are done", flush=True)
+
+    def hear(outcome: studies.Outcome) -> None:
+        nonlocal past
+        past += cost(outcome.recipe)
+        minutes = (time.monotonic() - begin) / 60
+        r, result = outcome.recipe, outcome.result
+        said = outcome.error if result is None else f"{result['test_accuracy'] or 0:.1%} in {result['seconds']:.0f} s"
+        place = r.data if r.root is None else r.root.stem
+        print(
+            f"{place} {r.model} {norms.label(r)}, batch {r.batch_size}, lr {r.lr}, {r.epochs} epochs, seed {r.seed}: {said}; "
+            f"{minutes * (total - past) / past:.0f} min left",
+            flush=True,
+        )
+
+    def watch() -> None:
+        if time.monotonic() - begin > 3600 * hours:
+            raise KeyboardInterrupt
+
+    try:
+        studies.run(left, folder, jobs, hear, watch)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", flush=True)
+    return [read(folder / key) for key in wanted if (folder / key / "result.json").exists()]

@@ -1,0 +1,211 @@
+"""``num_groups="auto"``: decided by the first batch, by a state_dict or by a sample; then as any other number."""
+
+import copy
+import io
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import bgn
+from bgn.groups import ENOUGH, enough_groups
+
+
+def network(norm: object = "auto") -> nn.Sequential:
+    """Maps of 8x8, 4x4 and 2x2."""
+    make = (lambda C: bgn.BatchGroupNorm2d(C, norm)) if isinstance(norm, (int, str)) else norm  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    blocks = [(3, 16), (16, 32), (32, 64)]
+    layers = [m for C, K in blocks for m in (nn.Conv2d(C, K, 3, 2, 1), make(K), nn.ReLU())]  # type: ignore[operator]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 5))
+
+
+def images(N: int = 2) -> Tensor:
+    return torch.randn(N, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def groups(model: nn.Module) -> list[int]:
+    return [m.num_groups for m in model.modules() if isinstance(m, bgn.BatchGroupNorm2d)]
+
+
+@given(C=st.integers(1, 300), values=st.integers(1, 5000), least=st.integers(1, 2000))
+def test_the_most_groups_of_whole_channels_with_enough_values(C: int, values: int, least: int) -> None:
+    G = enough_groups(C, values, least)
+    assert C % G == 0
+    assert G == 1 or C // G * values >= least
+    for finer in range(G + 1, C + 1):
+        assert C % finer or C // finer * values < least
+
+
+def test_the_first_training_batch_decides() -> None:
+    model = network()
+    assert "num_groups='auto'" in repr(model[1])
+    model.eval()
+    model(images())
+    assert model[1].unsettled, "a batch in eval mode does not decide"
+    model.train()
+    model(images())
+    assert groups(model) == [16, 16, 8], "2*64, 2*16 and 2*4 values a channel: 64 take 1, 2 and 8 channels"
+    assert [tuple(m.running_mean.shape) for m in model if isinstance(m, bgn.BatchGroupNorm2d)] == [(16,), (16,), (8,)]
+    model(images(64))
+    assert groups(model) == [16, 16, 8], "the second does not"
+    assert "num_groups=16" in repr(model[1])
+
+
+def test_it_is_the_layer_with_that_number() -> None:
+    auto, given = network(), network(bgn.norm_layer("bgn", num_groups=8))
+    bgn.regroup(given, lambda layer: {16: 16, 32: 16, 64: 8}[layer.num_features])
+    for step in range(3):
+        x = images(2) + step
+        torch.testing.assert_close(auto(x), given(x), rtol=0, atol=0)
+    for (name, one), (_, two) in zip(auto.state_dict().items(), given.state_dict().items(), strict=True):
+        assert torch.equal(one, two), name
+
+
+def test_before_the_first_batch_it_is_batch_norm_in_eval_mode() -> None:
+    model, other = network().eval(), network(nn.BatchNorm2d).eval()
+    torch.testing.assert_close(model(images()), other(images()))
+
+
+def test_a_state_dict_decides() -> None:
+    trained = network()
+    trained(images())
+    stored = io.BytesIO()
+    torch.save(trained.state_dict(), stored)
+    stored.seek(0)
+    fresh = network()
+    fresh.load_state_dict(torch.load(stored, weights_only=True))
+    assert groups(fresh) == groups(trained)
+    torch.testing.assert_close(fresh.eval()(images()), trained.eval()(images()), rtol=0, atol=0)
+    fresh.train()(images(64))
+    assert groups(fresh) == groups(trained)
+
+
+def test_batch_norms_state_dict_loads_as_batch_norm() -> None:
+    other = network(nn.BatchNorm2d)
+    other(images())
+    fresh = network()
+    fresh.load_state_dict(other.state_dict())
+    assert groups(fresh) == [16, 32, 64]
+    torch.testing.assert_close(fresh.eval()(images()), other.eval()(images()))
+
+
+def test_a_copy_decides_for_itself() -> None:
+    model = network()
+    copied = copy.deepcopy(model)
+    model(images(2))
+    copied(images(16))
+    assert groups(model) == [16, 16, 8]
+    assert groups(copied) == [16, 32, 64]
+
+
+def test_optimizers_need_not_wait() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    before = [p.clone() for p in model.parameters()]
+    model(images()).square().mean().backward()
+    optimizer.step()
+    changed = [not torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True)]
+    assert sum(changed) >= len(changed) - 3, "all but biases before a normaliser"
+
+
+def test_without_running_statistics() -> None:
+    layer = bgn.BatchGroupNorm2d(64, "auto", track_running_stats=False)
+    layer(torch.randn(2, 64, 2, 2))
+    assert layer.num_groups == 8
+    assert layer.running_mean is None
+
+
+@pytest.mark.parametrize(
+    ("layer", "x"), [(bgn.BatchGroupNorm1d(64, "auto"), (4, 64)), (bgn.BatchGroupNorm3d(64, "auto"), (1, 64, 2, 2, 2))]
+)
+def test_other_dimensions(layer: nn.Module, x: tuple[int, ...]) -> None:
+    layer(torch.randn(*x))
+    assert layer.num_groups == enough_groups(64, torch.Size(x).numel() // 64, ENOUGH)
+
+
+def test_an_empty_batch_does_not_decide() -> None:
+    layer = bgn.BatchGroupNorm2d(8, "auto")
+    assert layer(torch.randn(0, 8, 4, 4)).shape == (0, 8, 4, 4)
+    assert layer.unsettled
+
+
+def test_bad_first_batches_change_nothing() -> None:
+    layer = bgn.BatchGroupNorm2d(8, "auto")
+    with pytest.raises(ValueError, match="7 channels|num_features=8"):
+        layer(torch.randn(2, 7, 4, 4))
+    assert layer.unsettled
+
+
+def test_convert_with_a_sample_keeps_the_output() -> None:
+    model = network(nn.BatchNorm2d)
+    for step in range(5):
+        model(images(8) + step)
+    expected = model.eval()(images())
+    bgn.convert(model, num_groups="auto", batch_size=2, sample=(3, 16, 16))
+    assert groups(model) == [16, 16, 8]
+    torch.testing.assert_close(model(images()), expected, rtol=1e-4, atol=1e-5)
+    same = network(nn.BatchNorm2d)
+    bgn.convert(same, num_groups="auto", batch_size=2, sample=images(1))
+    assert groups(same) == groups(model)
+    bgn.convert(model, num_groups="auto", batch_size=64, sample=(3, 16, 16))
+    assert groups(model) == [16, 32, 64], "a larger batch: batch normalisation again"
+    torch.testing.assert_close(model(images()), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_that_is_called_twice_has_enough_in_both() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(32)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.norm(nn.functional.avg_pool2d(self.norm(x), 4))
+            return y
+
+    model = bgn.convert(Twice(), num_groups="auto", batch_size=2, sample=(32, 8, 8))
+    assert model.norm.num_groups == enough_groups(32, 2 * 2 * 2, ENOUGH)  # type: ignore[union-attr]
+
+
+def test_what_is_missing_is_said() -> None:
+    with pytest.raises(ValueError, match="num_groups='auto' needs batch_size.* and sample.*got batch_size=2, sample=None"):
+        bgn.convert(network(nn.BatchNorm2d), num_groups="auto", batch_size=2)
+    with pytest.raises(ValueError, match="sample is for norm='bgn' with num_groups='auto'; norm='bgn', num_groups=8"):
+        bgn.convert(network(nn.BatchNorm2d), num_groups=8, sample=(3, 16, 16))
+    with pytest.raises(ValueError, match="num_groups='Auto'; expected an int, 'paper', 'auto' or a function"):
+        bgn.convert(network(nn.BatchNorm2d), num_groups="Auto", batch_size=2)
+    with pytest.raises(TypeError, match="num_groups='Auto' is a str"):
+        bgn.BatchGroupNorm2d(8, "Auto")
+    with pytest.raises(TypeError, match="num_groups='auto' is a str"):
+        bgn.GeneralBatchGroupNorm2d(8, "auto")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is still to be decided"):
+        bgn.convert_sync(network())
+
+
+def test_describe_tells_what_it_will_be() -> None:
+    model = network()
+    assert [row.G for row in bgn.describe(model, (3, 16, 16), 2)] == [16, 16, 8]
+    assert model[1].unsettled
+    assert [row.G for row in bgn.describe(model, (3, 16, 16), 16)] == [16, 32, 64]
+
+
+def test_by_name() -> None:
+    assert network(bgn.norm_layer("bgn", num_groups="auto"))[1].unsettled
+    assert bgn.norm_layer("bgn", num_groups="paper", batch_size=8)(64).num_groups == 16
+    with pytest.raises(TypeError, match="num_groups='auto' is a str"):
+        bgn.norm_layer("gn", num_groups="auto")
+    with pytest.raises(ValueError, match="num_groups='auto' has no meaning for 'bn'"):
+        bgn.norm_layer("bn", num_groups="auto")
+
+
+@pytest.mark.slow
+def test_compiled_models_need_a_batch_before() -> None:
+    model = network()
+    with pytest.raises(Exception, match="must not be compiled"):
+        torch.compile(model, fullgraph=True)(images())
+    torch._dynamo.reset()
+    model(images())
+    compiled = torch.compile(copy.deepcopy(model))
+    torch.testing.assert_close(compiled(images()), model(images()), rtol=1e-4, atol=1e-5)
