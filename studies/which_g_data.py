@@ -39,7 +39,7 @@ def main() -> None:
             found[f"y_{part}"].append(label)
     content = io.BytesIO()
     arrays = {name: np.stack(values) if name[0] == "x" else np.array(values) for name, values in found.items()}  # type: ignore[arg-type]
-    np.savez_compressed(content, class_names=names[:CLASSES], **arrays)
+    np.savez_compressed(content, class_names=names[:CLASSES], **arrays)  # type: ignore[arg-type]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     files.write(options.out, content.getvalue())
     print({name: values.shape for name, values in arrays.items()})
