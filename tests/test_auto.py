@@ -203,9 +203,47 @@ def test_by_name() -> None:
 @pytest.mark.slow
 def test_compiled_models_need_a_batch_before() -> None:
     model = network()
-    with pytest.raises(Exception, match="must not be compiled"):
+    with pytest.raises(Exception, match="not compiled"):
         torch.compile(model, fullgraph=True)(images())
     torch._dynamo.reset()
     model(images())
     compiled = torch.compile(copy.deepcopy(model))
     torch.testing.assert_close(compiled(images()), model(images()), rtol=1e-4, atol=1e-5)
+
+
+def test_an_untrained_state_dict_decides_nothing() -> None:
+    target = network()
+    target.load_state_dict(network().state_dict())
+    assert target[1].unsettled
+    target(images())
+    assert groups(target) == [16, 16, 8]
+
+
+def test_without_running_statistics_a_batch_in_eval_mode_decides() -> None:
+    layer = bgn.BatchGroupNorm2d(64, "auto", track_running_stats=False).eval()
+    layer(torch.randn(2, 64, 2, 2))
+    assert layer.num_groups == 8
+
+
+@pytest.mark.parametrize("norm", ["bgn", "gbgn", "bn"])
+def test_conversions_decide(norm: str) -> None:
+    options = {"num_groups": 8} if norm != "bn" else {}
+    model = bgn.convert(network(), norm, **options)  # type: ignore[arg-type]
+    before = repr(model)
+    model(images())
+    assert repr(model) == before
+    assert "auto" not in before
+    planned = bgn.convert(network(), num_groups="auto", batch_size=2, sample=(3, 16, 16))
+    assert groups(planned) == [16, 16, 8]
+    assert not any(m.unsettled for m in planned.modules() if isinstance(m, bgn.BatchGroupNorm2d))
+    bgn.convert_sync(planned)
+
+
+def test_replicas_do_not_decide() -> None:
+    model = network()
+    for module in model.modules():
+        module._is_replica = True  # type: ignore[assignment]
+    with pytest.raises(RuntimeError, match="in one process and not compiled; otherwise decide before: bgn.convert"):
+        model(images())
+    with pytest.raises(TypeError, match="num_groups='auto' is a str; expected a positive int"):
+        bgn.SyncBatchGroupNorm(8, "auto")  # type: ignore[arg-type]

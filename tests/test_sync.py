@@ -27,6 +27,9 @@ CASES: list[Case] = [
     ("SyncBatchGroupNorm", {"num_features": 6, "num_groups": 12, "momentum": None}, (8, 6, 4, 4), (1, 2, 0, 5)),
     ("SyncBatchGroupNorm", {"num_features": 6, "num_groups": 1, "affine": False}, (5, 6), (5, 0)),
     ("SyncBatchGroupNorm", {"num_features": 4, "num_groups": 2, "track_running_stats": False}, (4, 4, 2, 3, 2), (1, 1, 1, 1)),
+    ("SyncBatchGroupNorm", {"num_features": 8, "num_groups": 4, "without": "bias"}, (6, 8, 5, 3), (4, 2)),
+    ("SyncBatchGroupNorm", {"num_features": 8, "num_groups": 4, "without": "weight"}, (6, 8, 5, 3), (4, 2)),
+    ("SyncBatchGroupNorm", {"num_features": 6, "num_groups": 12, "without": "weight"}, (6, 6, 4, 4), (4, 2)),
     ("SyncGeneralBatchGroupNorm2d", {"num_features": 10, "num_groups": 4}, (6, 10, 3, 3), (2, 4)),
 ]
 
@@ -48,7 +51,10 @@ def _process(rank: int, work: Callable[..., dict[str, Any]], processes: int, fol
 
 
 def _layer(name: str, options: dict[str, Any]) -> nn.Module:
-    layer: nn.Module = getattr(bgn, name)(**options, dtype=torch.float64)
+    own = {key: value for key, value in options.items() if key != "without"}
+    layer: nn.Module = getattr(bgn, name)(**own, dtype=torch.float64)
+    if "without" in options:
+        layer.register_parameter(options["without"], None)
     generator = torch.Generator().manual_seed(1)
     for parameter in layer.parameters():
         nn.init.uniform_(parameter, 0.5, 1.5, generator=generator)
@@ -102,6 +108,24 @@ def _count(calls: list[str]) -> None:
 
         counting.counted = original  # type: ignore[attr-defined]
         setattr(dist, name, counting)
+
+
+def _half(rank: int) -> dict[str, Any]:
+    """Gradients of bfloat16 inputs, where what statistics add is as large as the rest."""
+    x = torch.randn(2, 4, 8, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)[rank]
+    gradients = {}
+    for dtype in (torch.float64, torch.bfloat16):
+        own = x.bfloat16().to(dtype).requires_grad_()
+        bgn.SyncBatchGroupNorm(8, 2, dtype=torch.promote_types(dtype, torch.float32))(own).backward(own.detach())
+        assert own.grad is not None
+        gradients[str(dtype)] = own.grad.double()
+    return gradients
+
+
+def test_half_precision_is_rounded_once(tmp_path: Path) -> None:
+    for own in spread(_half, 2, tmp_path):
+        exact, rounded = own["torch.float64"], own["torch.bfloat16"]
+        assert (rounded - exact).norm() < 0.01 * exact.norm()
 
 
 @pytest.fixture(scope="module")

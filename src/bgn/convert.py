@@ -163,6 +163,8 @@ def _own_groups(norm: str, groups: int, kind: Kind) -> int:
 
 def _same(layer: nn.Module, kind: Kind, target: Kind, options: dict[str, Any]) -> bool:
     """Whether the layer already is what it should become."""
+    if getattr(layer, "unsettled", False):
+        return False
     alike = (kind.name, kind.num_groups, kind.spatial or target.spatial) == (target.name, target.num_groups, target.spatial)
     ours = not is_frozen_batch_norm(layer) and not isinstance(layer, nn.SyncBatchNorm)
     if isinstance(layer, nn.GroupNorm) and not target.batch_wide and target.name != "pn":

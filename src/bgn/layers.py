@@ -45,7 +45,7 @@ class _BatchWideNorm(_NormBase):
     cut: ClassVar[Callable[..., Partition]] = staticmethod(slices)
     num_groups: int
     batch_blocks = 1
-    unsettled = False  # whether the first batch is still to decide on the number of groups
+    unsettled: bool  # whether the first batch is still to decide on the number of groups
 
     def __init__(
         self,
@@ -59,13 +59,14 @@ class _BatchWideNorm(_NormBase):
         dtype: Any = None,
     ) -> None:
         checks.positive_int("num_features", num_features)
-        if num_groups == AUTO and self.cut is slices:
-            self.unsettled, num_groups = True, num_features
+        unsettled = num_groups == AUTO and self.cut is slices
+        if unsettled:
+            num_groups = num_features
         checks.positive_int("num_groups", num_groups)
         checks.eps(eps)
         checks.momentum(momentum)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
-        self.num_groups = int(num_groups)
+        self.num_groups, self.unsettled = int(num_groups), unsettled
         if track_running_stats:
             self.running_mean = torch.zeros(self.num_statistics, device=device, dtype=dtype)
             self.running_var = torch.ones(self.num_statistics, device=device, dtype=dtype)
@@ -85,7 +86,7 @@ class _BatchWideNorm(_NormBase):
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
-        if self.unsettled and self.training:
+        if self.unsettled and (self.training or self.running_mean is None):
             self._settle_by(input)
         # looked up where modules keep them: a module's own lookup costs as much as all checks together
         parameters, buffers, training = self._parameters, self._buffers, self.training
@@ -111,10 +112,12 @@ class _BatchWideNorm(_NormBase):
         return F.batch_wide(input, part, weight, bias, self.eps, running, given, key)
 
     def _settle_by(self, input: Tensor) -> None:
-        if torch.compiler.is_compiling():
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        several = getattr(self, "_is_replica", False) or (distributed and torch.distributed.get_world_size() > 1)
+        if several or torch.compiler.is_compiling():
             raise RuntimeError(
-                "num_groups='auto' is decided by the first training batch, which must not be compiled; run one batch before, or"
-                " bgn.convert(model, num_groups='auto', batch_size=..., sample=...)"
+                "num_groups='auto' is decided by the first training batch, in one process and not compiled; otherwise decide"
+                " before: bgn.convert(model, num_groups='auto', batch_size=..., sample=...)"
             )
         checks.dims(input, self.accepted_dims, type(self).__name__)
         checks.channels(input, "num_features", self.num_features)
@@ -129,9 +132,11 @@ class _BatchWideNorm(_NormBase):
         )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        saved = state_dict.get(prefix + "running_mean")
+        saved, batches = (state_dict.get(prefix + name) for name in ("running_mean", "num_batches_tracked"))
         if self.unsettled and saved is not None and saved.dim() == 1 and saved.numel():
-            self.settle(saved.numel())
+            undecided = saved.numel() == self.num_features and batches is not None and int(batches) == 0
+            if not undecided:
+                self.settle(saved.numel())
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         if saved is not None and self.running_mean is not None and saved.shape != self.running_mean.shape:
             error_msgs: list[str] = args[-1]

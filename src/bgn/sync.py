@@ -63,6 +63,7 @@ class SyncBatchGroupNorm(_Synchronised):
     accepted_dims = (2, 3, 4, 5)
 
     def __init__(self, num_features: int, num_groups: int, *args: Any, process_group: Any = None, **options: Any) -> None:
+        checks.positive_int("num_groups", num_groups)  # not "auto": processes might decide differently
         super().__init__(num_features, num_groups, *args, **options)
         self.process_group = process_group
 
@@ -155,7 +156,8 @@ class _Normalise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gy: Tensor) -> Any:
         x, part = ctx.saved_tensors[0], ctx.part
-        whole = part.units == part.C and x.numel() > 0  # groups of whole channels: their sums are sums over channels
+        # groups of whole channels: their sums are sums over channels. In half precision the two steps would round twice
+        whole = part.units == part.C and x.numel() > 0 and x.dtype is ctx.saved_tensors[3].dtype
         return *(_of_channels if whole else _of_units)(gy, ctx), None, None, None, None
 
 
@@ -174,8 +176,9 @@ def _of_channels(gy: Tensor, ctx: Any) -> Gradients:
         s, q = _total(weighted, group, ctx) / count
         # gx - rstd * (s + xhat * q), where xhat * w + b is what a normaliser does
         gx = gx.add_(F.backend.apply(x.detach(), part, mean, var, -(rstd * q)[group], -(rstd * s)[group], ctx.eps)).to(x.dtype)
-    gb, gw = (None if weight is None else t.to(weight.dtype) for t in sums)
-    return gx, gw, gb
+    gb, gw = sums
+    need_weight, need_bias = ctx.needs_input_grad[1:3]
+    return gx, gw.to(weight.dtype) if need_weight else None, gb if need_bias else None
 
 
 def _of_units(gy: Tensor, ctx: Any) -> Gradients:

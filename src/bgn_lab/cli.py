@@ -18,6 +18,7 @@ from bgn_lab.commands.compare import Compare
 from bgn_lab.commands.get import Get
 from bgn_lab.commands.plan import Plan
 from bgn_lab.commands.report import Report
+from bgn_lab.commands.tune import Tune
 from bgn_lab.training import team
 from bgn_lab.training.stopping import INTERRUPTED, REQUEUE, Interrupted
 
@@ -40,6 +41,14 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
             "bgn run classification --data cifar10 --model resnet20 --norm gn --epochs 30 --out runs/gn",
             "bgn run classification --preset paper-imagenet --root imagenet --norm bgn --batch-size 2",
             "torchrun --nproc-per-node 8 -m bgn_lab run classification --preset paper-imagenet --root imagenet --norm bgn",
+        ),
+    ),
+    "tune": (
+        Tune,
+        "the normaliser, its G and its learning rate for your data, by short runs on validation images",
+        (
+            "bgn tune --data photos --model resnet18 --image-size 128 --batch-size 2",
+            "bgn tune --batch-size 4 --epochs 18 --seeds 3 --out runs/mine",
         ),
     ),
     "data get": (Get, "fetch a data set", ("bgn data get cifar10", "bgn data get cifar10 --root data/cifar10")),

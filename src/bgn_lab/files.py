@@ -15,6 +15,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
+_held: set[int] = set()  # handles of locked folders
 DRAFT = ".part"  # how the name of a file ends that is not whole yet
 
 
@@ -56,13 +57,21 @@ def lock(folder: Path) -> int | None:
     except BlockingIOError:
         os.close(handle)
         raise ValueError(f"{folder} is being worked on by another process; wait for it or choose another --out") from None
+    _held.add(handle)
     return handle
 
 
 def unlock(handle: int | None) -> None:
     """Let others in again."""
     if handle is not None:
+        _held.discard(handle)
         os.close(handle)
+
+
+def forget_locks() -> None:
+    """In a forked process: the locks are its parent's, and shall end with that."""
+    while _held:
+        os.close(_held.pop())
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,5 +1,6 @@
 """Several workers: processes and their simulation give the same weights, each worker normalises alone, nothing is lost."""
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -214,6 +216,49 @@ def test_a_worker_that_is_killed(tmp_path: Path, how: str) -> None:
     assert close(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
+@pytest.mark.slow
+def test_killed_before_training_begins(tmp_path: Path) -> None:
+    """The other process is ended while it waits, which is no wish of anybody's to stop."""
+    recipe = replace(SMALL, simulate_workers=2, epochs=1)
+    child = start(command(recipe, tmp_path / "killed", "--processes", "2"))
+    try:
+        deadline = time.monotonic() + 60
+        while len(found := trained(child.pid)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(1.0)
+        os.kill(found[-1], signal.SIGKILL)
+        said, _ = child.communicate(timeout=240)
+    finally:
+        _end(child)
+    assert child.returncode == 0, said
+    assert "was killed by SIGKILL: all begin again" in said
+
+
+@pytest.mark.slow
+def test_a_killed_run_of_images_in_folders_can_go_on_at_once(tmp_path: Path) -> None:
+    """Processes that decode outlive the one that trains by seconds; they must not keep its lock."""
+    for part, count in (("train", 400), ("val", 20)):
+        for name in ("light", "dark"):
+            (tmp_path / "data" / part / name).mkdir(parents=True)
+            for i in range(count):
+                grey = 60 + 100 * (name == "light") + i % 30
+                Image.new("RGB", (64, 64), (grey, grey, grey)).save(tmp_path / "data" / part / name / f"{i:04}.png")
+    words = [sys.executable, "-m", "bgn_lab", "run", "classification", "--data", str(tmp_path / "data"), "--image-size", "32"]
+    words += ["--width", "4", "--batch-size", "4", "--epochs", "2", "--decoders", "2", "--out", str(tmp_path / "run")]
+    child = start(words)
+    try:
+        wait_for_epochs(tmp_path / "run", 1, child)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        assert child.stdout is not None
+        child.stdout.close()
+        assert "test accuracy" in finish(words)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(tmp_path: Path, processes: int) -> None:
     """The signal goes to all processes, decoders too where there are any, as schedulers send it."""
@@ -236,6 +281,13 @@ def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(tmp_path: Path, pr
     finish(words)
     classification.run(recipe, tmp_path / "whole")
     assert close(weights(tmp_path / "whole"), weights(tmp_path / "run"))
+
+
+def test_other_images_are_refused() -> None:
+    team = Team(2, 2, 1)
+    team.tell = lambda value: {"train": (3, "abc")}  # type: ignore[method-assign, assignment, misc]  # noqa: ARG005
+    with pytest.raises(ValueError, match="process 1 has other images than the first: .*'def'.* there, .*'abc'.* here"):
+        team.same("images", {"train": (3, "def")})
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import torch
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -50,7 +51,12 @@ class Classification:
             raise ValueError(f"restarts={self.restarts} is negative; expected 0 or more")
         recipe = team.settle(self.recipe, self.processes)
         if self.processes > 1 and not team.started():
-            classification.check(recipe, data_sets.load(recipe))  # here, where it is said once
+            with stopping.listening():
+                if recipe.device == "cuda" and torch.cuda.device_count() < self.processes:
+                    found = f"{torch.cuda.device_count()} devices; start fewer, with --simulate-workers for the rest"
+                    raise ValueError(f"processes={self.processes} exceeds the {found}")
+                here = replace(recipe, device="cpu")  # devices are for the processes
+                classification.check(here, data_sets.load(here))  # here, where it is said once
             return launch(sys.argv[1:], self.processes, self.restarts, console)
         folder = self.out or Path("runs") / recipe.key()
         with stopping.listening(), team.joined(recipe) as own:

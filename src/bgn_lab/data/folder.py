@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from bgn_lab import files
 from bgn_lab.data.sources import Batch, generator, rebatch
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
@@ -82,7 +83,8 @@ class Files:
 
 
 def _deaf(number: int) -> None:  # noqa: ARG001
-    """A signal to all processes shall reach the one that trains: it decides when decoding ends."""
+    """A signal to all processes is for the one that trains: it decides when decoding ends. Locks are its own, too."""
+    files.forget_locks()
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, signal.SIG_IGN)
 

@@ -6,6 +6,8 @@ seen.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -21,6 +23,9 @@ CHUNK = 1024  # images that are augmented together
 
 class Source(Protocol):
     """Images of one part (training, validation or test) of a data set."""
+
+    @property
+    def y(self) -> Tensor: ...  # (M,) int64, the labels
 
     def __len__(self) -> int: ...
 
@@ -58,6 +63,14 @@ class Data:
 def share(source: Source, worker: int, workers: int) -> Source:
     """A worker's part of the images, as distributed samplers deal them out: every so many-th."""
     return source if workers == 1 else source.part(torch.arange(len(source))[worker::workers])
+
+
+def fingerprint(source: Source) -> tuple[int, str]:
+    """How many images, and a code for their labels and the names of their files."""
+    code = hashlib.sha256(source.y.numpy().tobytes())
+    for path in getattr(source, "paths", ()):
+        code.update(os.path.basename(path).encode(errors="surrogateescape"))
+    return len(source), code.hexdigest()[:12]
 
 
 def generator(*numbers: int) -> Generator:

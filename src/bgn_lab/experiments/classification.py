@@ -24,7 +24,7 @@ from torch import nn
 import bgn
 from bgn_lab import data as data_sets
 from bgn_lab import files, norms
-from bgn_lab.data.sources import Batch, Data, Source, mixed, share
+from bgn_lab.data.sources import Batch, Data, Source, fingerprint, mixed, share
 from bgn_lab.models.resnet import resnet
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import checkpoint, loop, schedule, stopping
@@ -75,6 +75,7 @@ def run(recipe: Recipe, folder: Path, watcher: Watcher | None = None, team: Team
     team = team or Team(recipe.simulate_workers)
     data = data_sets.load(recipe)
     check(recipe, data)
+    team.same("images", {part: fingerprint(getattr(data, part)) for part in ("train", "validation", "test")})
     with Record(folder, recipe) if team.first else nullcontext() as record:
         done = team.tell(None if record is None else record.result())
         if done is not None:
@@ -146,7 +147,8 @@ class _Training:
         begin = time.perf_counter() - begun.spent
         with stopping.patient():
             trained = self._train(epoch, begin)
-            if team.tell(stopping.asked() or time.monotonic() - self.saved > 60):  # it may take long until all is tested
+            long = team.tell(time.monotonic() - self.saved > 60)  # it may take long until all is tested
+            if long or team.total(stopping.asked()) != (0,):
                 self._save(replace(begun, step=self.steps, score=trained, spent=time.perf_counter() - begin))
         seconds = time.perf_counter() - begin
         metrics = {
@@ -179,13 +181,13 @@ class _Training:
             step, wish = begun.step + number, stopping.asked()
             try:
                 self.watcher.step(epoch, step)
-            except Interrupted:
-                wish = True
-            stop, save = team.any(wish, team.first and time.monotonic() - self.saved > 60 * recipe.save_every)
+            except Interrupted as interrupted:
+                wish = interrupted.code
+            stop, save = team.most(wish, team.first and time.monotonic() - self.saved > 60 * recipe.save_every)
             if stop or save:
                 self._save(replace(begun, step=step, score=self._joined(score()), spent=time.perf_counter() - begin))
             if stop:
-                raise stopping.reason()
+                raise Interrupted(stop)
 
         trained = loop.train(
             self.network, self.optimizer, self._batches(epoch, batches), recipe,

@@ -81,6 +81,8 @@ class Record:
         """The metrics of one more epoch."""
         with (self.folder / METRICS).open("a") as file:
             file.write(json.dumps(metrics, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # as checkpoints are: after a power failure there shall not be fewer lines than epochs
 
     def finish(self, result: dict[str, Any]) -> None:
         """The result; a run with one is over."""

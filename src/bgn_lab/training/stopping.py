@@ -25,21 +25,16 @@ _signal: int | None = None  # that came
 _patient = False
 
 
-def asked() -> bool:
-    """Whether a signal came that has not been obeyed yet."""
-    return _signal is not None
-
-
-def reason() -> Interrupted:
-    """The exception for it."""
-    return Interrupted(REQUEUE if _signal == signal.SIGTERM else INTERRUPTED)
+def asked() -> int:
+    """The exit code for a signal that came and has not been obeyed yet; 0 if none did."""
+    return 0 if _signal is None else REQUEUE if _signal == signal.SIGTERM else INTERRUPTED
 
 
 def _hear(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     global _signal
     again, _signal = _signal is not None, number
     if not _patient:
-        raise reason()
+        raise Interrupted(asked())
     if again and number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun passes each on once more
         raise KeyboardInterrupt
 
@@ -70,5 +65,5 @@ def patient() -> Iterator[None]:
         yield
     finally:
         _patient = False
-    if asked():
-        raise reason()
+    if code := asked():
+        raise Interrupted(code)

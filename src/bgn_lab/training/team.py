@@ -95,18 +95,24 @@ class Team:
             for buffer in model.buffers():
                 dist.broadcast(buffer, src=0)
 
-    def any(self, *wishes: bool) -> list[bool]:
-        """What anybody wished at the call before this one; so nobody waits, and all hear the same at the same step."""
+    def most(self, *wishes: int) -> list[int]:
+        """The greatest of everybody's wishes at the call before this one; so nobody waits, and all hear the same."""
         if self.processes == 1:
             return list(wishes)
-        heard = [False] * len(wishes)
+        heard = [0] * len(wishes)
         if self._vote is not None:
             work, votes = self._vote
             work.wait()
-            heard = [vote > 0 for vote in votes.tolist()]
+            heard = votes.tolist()
         votes = torch.tensor(wishes, dtype=torch.int32)
-        self._vote = dist.all_reduce(votes, group=self.control, async_op=True), votes
+        self._vote = dist.all_reduce(votes, dist.ReduceOp.MAX, group=self.control, async_op=True), votes
         return heard
+
+    def same(self, what: str, value: object) -> None:
+        """Refuse to go on where a process has something else than the first."""
+        first = self.tell(value)
+        if first != value:
+            raise ValueError(f"process {self.rank} has other {what} than the first: {value} there, {first} here")
 
 
 def settle(recipe: Recipe, wanted: int = 1) -> Recipe:

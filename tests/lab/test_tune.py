@@ -1,0 +1,87 @@
+"""``bgn tune``: rounds of short runs on validation images, resumable, and the line to paste."""
+
+import re
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import bgn
+from bgn_lab import cli
+from bgn_lab.commands import tune
+from bgn_lab.commands.tune import CANDIDATES, Standing, Tune, line, survivors, verdict
+from bgn_lab.recipe import Recipe
+
+
+def standings(*accuracies: float | None, bn: int = 0) -> list[Standing]:
+    """From best to worst; which one is BN's."""
+    return [Standing(Recipe(norm="bn" if i == bn else "gn", seed=i), a) for i, a in enumerate(accuracies)]
+
+
+def test_the_best_third_goes_on_and_batch_norm_with_it() -> None:
+    found = standings(0.9, 0.8, 0.7, 0.6, 0.5, None, bn=4)
+    assert [s.accuracy for s in survivors(found)] == [0.9, 0.8, 0.5]
+    found = standings(0.9, 0.8, 0.7, bn=0)
+    assert [s.accuracy for s in survivors(found)] == [0.9]
+
+
+def test_every_candidate_is_a_recipe() -> None:
+    recipes = list(Tune().first())
+    assert len({recipe.key() for recipe in recipes}) == 3 * len(CANDIDATES)
+    assert {recipe.epochs for recipe in recipes} == {1}
+
+
+@pytest.mark.parametrize(
+    ("found", "images", "message"),
+    [
+        (standings(0.8, 0.7, bn=0), 1000, "BN is the best here"),
+        (standings(0.8, 0.7, bn=1), 1000, r"GN is \+10.0 points from BN, more than the 3.6 that chance would explain"),
+        (standings(0.8, 0.79, bn=1), 1000, r"GN is \+1.0 points from BN, within the 3.6"),
+        (standings(0.8, None, bn=1), 1000, "GN is the best; BN did not converge"),
+    ],
+)
+def test_what_is_said_of_the_winner(found: list[Standing], images: int, message: str) -> None:
+    assert re.match(message, verdict(found, images))
+
+
+@pytest.mark.parametrize("row", [row for row in CANDIDATES if row["norm"] != "bn"], ids=str)
+@pytest.mark.filterwarnings("ignore:.*carried over")
+def test_the_line_can_be_pasted(row: dict[str, object]) -> None:
+    words = line(Recipe(batch_size=2, **row), (3, 16, 16))  # type: ignore[arg-type]
+    assert words.endswith("# lr=0.00625 at 2 images")
+    names = {"bgn": bgn, "model": nn.Sequential(nn.Conv2d(3, 32, 3, 2), nn.BatchNorm2d(32))}
+    exec(words, names)
+    assert not isinstance(names["model"][1], nn.BatchNorm2d)  # type: ignore[index]
+
+
+def test_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Really trained: of hopeless and of good learning rates the good one is found, and a second call has it at once."""
+    monkeypatch.setattr(tune, "CANDIDATES", ({"norm": "bn"}, {"norm": "bgn", "instances": 64}))
+    monkeypatch.setattr(tune, "FACTORS", (1e-4, 1.0))
+    words = ["tune", "--width", "8", "--stride", "2", "--limit", "800", "--batch-size", "8", "--epochs", "3", "--seeds", "1"]
+    words += ["--jobs", "2", "--out", str(tmp_path)]
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    assert "round 1: 4 candidates, 1 epochs" in said
+    assert "round 3: " in said
+    assert re.search(r"lr=0\.025 at 8 images", said), said
+    runs = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    assert len(runs) >= 4
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == said.splitlines()[-1]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == runs
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--norm", "gn"], "norm='gn' is what is searched for; expected no --norm"),
+        (["--limit", "60"], "validation=0.2 leaves 12 images to judge by; expected at least 50"),
+        (["--seeds", "0"], "seeds=0 is not positive"),
+        (["--jobs", "0"], "jobs=0 is not positive"),
+    ],
+)
+def test_bad_input(tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["tune", "--out", str(tmp_path / "tune"), *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "tune").exists()
