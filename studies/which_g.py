@@ -4,13 +4,14 @@
 
 Stages, most informative first; each goes on where it was stopped:
 
-- ``rates``: which learning rate suits whom. Chosen on validation images, for each normaliser and batch size alike.
-- ``main``: all rows at the rates chosen, further seeds.
+- ``rates``: every row with three learning rates, one seed. The rate is chosen on validation images, for each normaliser and
+  batch size alike.
+- ``seeds``: the rates chosen, further seeds.
 - ``long``: three times the epochs, for the rows that matter.
 - ``large``: batches of 256 and 512, for the paper's claim that BN saturates.
-- ``held-out``: CIFAR-10 with another network, once everything is decided.
 
-Test accuracies are read by the report alone, never by this file.
+The cell ``cifar``, another data set with another network, is held out: it is run once everything is decided. Test accuracies
+are read by the report alone, never by this file.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from studies.runner import run
 
 FOLDER = Path("runs/which-g/runs")
 BATCH_SIZES = (2, 8, 32, 1, 4, 128)  # the most informative first
+LARGE = (256, 512)
 FACTORS = (1.0, 3.0, 0.3)  # of the paper's learning rate, 0.1 at 32 images in proportion
 VALIDATION = 0.2
 
@@ -46,6 +48,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "gbgn": {"norm": "gbgn"},
     "pn": {"norm": "pn"},
 }
+MATTER = ("bn", "gn", "bgn 64+", "bgn G=1", "bgn 256+")
 
 
 @dataclass(frozen=True)
@@ -87,18 +90,27 @@ def chosen(recipe: Recipe) -> Recipe | None:
     return replace(recipe, lr=max(results)[1])
 
 
-def further(cell: Cell, seeds: tuple[int, ...]) -> Iterator[Recipe]:
+def further(cell: Cell, seeds: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[Recipe]:
     """More seeds at the rates chosen."""
     for seed in seeds:
-        for recipe in rates(cell):
+        for recipe in rates(cell, sizes):
             if recipe.lr == 0.1 and (best := chosen(recipe)) is not None:
                 yield replace(best, seed=seed)
+
+
+def longer(cell: Cell, sizes: tuple[int, ...]) -> Iterator[Recipe]:
+    """Three times the epochs."""
+    patient = replace(cell, recipe=replace(cell.recipe, epochs=3 * cell.recipe.epochs))
+    for size in sizes:
+        for name in MATTER:
+            for factor in FACTORS[:2]:
+                yield replace(patient.recipe, batch_size=size, lr=round(0.1 * factor, 4), **ROWS[name])
 
 
 def main() -> None:
     """Run a stage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", choices=("rates", "main"), default="rates")
+    parser.add_argument("--stage", choices=("rates", "seeds", "long", "large"), default="rates")
     parser.add_argument("--cell", choices=("mini", "fashion", "cifar"), default="mini")
     parser.add_argument("--mini", type=Path, default=Path("runs/which-g/mini30.npz"))
     parser.add_argument("--cifar", type=Path)
@@ -106,9 +118,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--hours", type=float, default=1.0)
     options = parser.parse_args()
-    cell = cells(options.mini, options.cifar)[options.cell]
-    recipes = rates(cell, tuple(options.sizes)) if options.stage == "rates" else further(cell, (1, 2))
-    run(recipes, FOLDER, options.jobs, options.hours)
+    cell, sizes = cells(options.mini, options.cifar)[options.cell], tuple(options.sizes)
+    stages = {
+        "rates": lambda: rates(cell, sizes),
+        "seeds": lambda: further(cell, (1, 2), sizes),
+        "long": lambda: longer(cell, sizes),
+        "large": lambda: rates(cell, LARGE),
+    }
+    run(stages[options.stage](), FOLDER, options.jobs, options.hours)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ class _Training:
         self.network = team.wrap(self.compiled)
         self.prepare = loop.Prepare(data, recipe)
         self.steps = len(data.train) // recipe.batch_size // recipe.batches  # of an epoch
-        self.saved = time.monotonic()
+        self.saved, self.saves = time.monotonic(), 0
 
     def _restore(self) -> checkpoint.Progress:
         content = self.team.tell(self.path.read_bytes() if self.team.first and self.path.exists() else None)
@@ -183,8 +183,9 @@ class _Training:
                 self.watcher.step(epoch, step)
             except Interrupted as interrupted:
                 wish = interrupted.code
-            stop, save = team.most(wish, team.first and time.monotonic() - self.saved > 60 * recipe.save_every)
-            if stop or save:
+            late = team.first and time.monotonic() - self.saved > 60 * recipe.save_every
+            stop, save = team.most(wish, self.saves + 1 if late else 0)
+            if stop or save == self.saves + 1:  # a wish from before the last checkpoint is fulfilled
                 self._save(replace(begun, step=step, score=self._joined(score()), spent=time.perf_counter() - begin))
             if stop:
                 raise Interrupted(stop)
@@ -221,7 +222,7 @@ class _Training:
         if self.record is not None:
             checkpoint.store(self.path, self.recipe, self.model, self.optimizer, progress)
         self.team.tell(None)  # nobody leaves before it is written
-        self.progress, self.saved = progress, time.monotonic()
+        self.progress, self.saved, self.saves = progress, time.monotonic(), self.saves + 1
 
 
 def _trouble(history: list[dict[str, Any]]) -> str:

@@ -1,0 +1,191 @@
+"""What a number of groups does to a trained network, measured: noise, confusion, disagreement.
+
+    python -m studies.which_g_measure runs/which-g/runs/RUN ... --out results/which-g/measured.json
+
+For the networks of finished runs, on their training images at their batch size, per normaliser layer:
+
+- noise: how far a batch's mean lies from the population's, in population standard deviations (root mean square), and how far
+  the logarithm of its standard deviation does. What the paper calls noisy statistics.
+- confusion: the share of the variance within a group that is differences between the channels' own means, and how far their
+  standard deviations lie apart (root mean square of the logarithm). What the paper calls confused statistics: a group of
+  one channel has none.
+
+And of the whole network:
+
+- disagreement: how often the class is another with statistics of the batch than with running ones, and the accuracy with each.
+- gradient noise: the variance of the gradient over batches, in squares of its mean's length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bgn._surgery import observed
+from bgn.kinds import identify, normalisers
+from bgn_lab import data as data_sets
+from bgn_lab import files, norms
+from bgn_lab.experiments import classification
+from bgn_lab.recipe import Recipe
+from bgn_lab.report.collect import read
+from bgn_lab.training import loop
+
+BATCHES, EXAMPLES = 100, 512  # batches for the noise; images for the population
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Of one normaliser."""
+
+    name: str
+    channels: int
+    values: int  # per statistic
+    groups: int
+    noise_of_mean: float
+    noise_of_deviation: float
+    confusion_of_means: float
+    confusion_of_deviations: float
+
+
+def _seen(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """What reaches each normaliser, (N, C, P), in eval mode."""
+    found: dict[str, Tensor] = {}
+    names = {layer: name for name, layer in normalisers(model).items()}
+
+    def see(layer: nn.Module, value: Tensor) -> None:
+        found[names[layer]] = value.detach().flatten(2)
+
+    with observed(model, names, see), torch.no_grad():
+        model(x)
+    return found
+
+
+def _statistics(x: Tensor, G: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the G slices of the features of (N, C, P), over the batch."""
+    N = len(x)
+    slices = x.reshape(N, -1)
+    cuts = [g * slices.shape[1] // G for g in range(G + 1)]
+    groups = [slices[:, a:b].double() for a, b in pairwise(cuts)]
+    return torch.stack([g.mean() for g in groups]), torch.stack([g.var(correction=0) for g in groups])
+
+
+def layers(model: nn.Module, recipe: Recipe, population: Tensor, batches: list[Tensor]) -> list[Layer]:
+    """Noise and confusion of all batch-wide normalisers."""
+    whole = _seen(model, population)
+    kinds = {name: identify(layer) for name, layer in normalisers(model).items()}
+    wide = {name: kind for name, kind in kinds.items() if kind is not None and kind.batch_wide}
+    true = {name: _statistics(whole[name], kind.num_groups) for name, kind in wide.items()}
+    means: dict[str, list[Tensor]] = defaultdict(list)
+    deviations: dict[str, list[Tensor]] = defaultdict(list)
+    for x in batches:
+        seen = _seen(model, x)
+        for name, kind in wide.items():
+            mean, var = _statistics(seen[name], kind.num_groups)
+            true_mean, true_var = true[name]
+            means[name].append((mean - true_mean) / (true_var + 1e-12).sqrt())
+            deviations[name].append(0.5 * ((var + 1e-12) / (true_var + 1e-12)).log())
+    found = []
+    for name, kind in wide.items():
+        x = whole[name].double()  # (N, C, P)
+        C, G = x.shape[1], kind.num_groups
+        own_mean, own_var = x.mean((0, 2)), x.var((0, 2), correction=0)
+        per = max(1, C // G)
+        grouped_mean, grouped_var = own_mean[: C // per * per].view(-1, per), own_var[: C // per * per].view(-1, per)
+        between = grouped_mean.var(1, correction=0)
+        found.append(
+            Layer(
+                name, C, recipe.batch_size * C * x.shape[2] // G, G,
+                _rms(means[name]), _rms(deviations[name]),
+                float((between / (between + grouped_var.mean(1) + 1e-12)).mean()),
+                float((0.5 * (grouped_var + 1e-12).log()).var(1, correction=0).mean().sqrt()),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _rms(values: list[Tensor]) -> float:
+    return float(torch.stack(values).square().mean().sqrt())
+
+
+def disagreement(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Of training mode and eval mode, on the same images."""
+    different = right_of_batch = right_of_running = total = 0
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for x, y in batches:
+        with torch.no_grad():
+            one, two = model.train()(x).argmax(1), model.eval()(x).argmax(1)
+        model.load_state_dict(state)  # training mode moved the running statistics
+        different += int((one != two).sum())
+        right_of_batch += int((one == y).sum())
+        right_of_running += int((two == y).sum())
+        total += len(y)
+    return {
+        "different": different / total, "accuracy_of_batch": right_of_batch / total,
+        "accuracy_of_running": right_of_running / total,
+    }  # fmt: skip
+
+
+def gradient_noise(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> float:
+    """Variance over the square of the mean's length."""
+    gradients = []
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    for x, y in batches:
+        model.train().zero_grad()
+        F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    model.load_state_dict(state)
+    g = torch.stack(gradients)
+    n = len(g)
+    variance = float(g.var(0).sum())
+    length = max(float(g.mean(0).square().sum()) - variance / n, 1e-12)  # without what noise adds to it
+    return variance / length
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """All of it for a finished run."""
+    run = read(folder)
+    recipe, data = run.recipe, data_sets.load(run.recipe)
+    model = classification.build(recipe, data)
+    model.load_state_dict(load_file(folder / classification.WEIGHTS))
+    model.eval()
+    prepare = loop.Prepare(data, recipe)
+    population = prepare(next(data.train.training(min(EXAMPLES, len(data.train)), 1, 0)))[0]
+    batches = [prepare(batch) for batch in islice(data.train.training(recipe.batch_size, 2, 0), BATCHES)]
+    with loop.convolutions(recipe, data):
+        noise = gradient_noise(model, batches)
+        return {
+            "run": folder.name, "row": norms.label(recipe), "batch_size": recipe.batch_size,
+            "gradient_noise": noise if math.isfinite(noise) else None, **disagreement(model, batches),
+            "layers": [asdict(layer) for layer in layers(model, recipe, population, [x for x, _ in batches])],
+        }  # fmt: skip
+
+
+def main() -> None:
+    """Measure the runs that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, default=Path("results/which-g/measured.json"))
+    options = parser.parse_args()
+    found = []
+    for folder in options.runs:
+        one = measure(folder)
+        found.append(one)
+        last = one["layers"][-1] if one["layers"] else {}
+        print(one["row"], {k: round(v, 3) for k, v in {**one, **last}.items() if isinstance(v, float)}, flush=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    files.write(options.out, json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The study of G: what is chosen on validation images, what regret is, and that its measurements measure."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from studies import which_g, which_g_measure
+from studies.which_g_report import entries, regrets, tables
+from torch import nn
+
+import bgn
+from bgn_lab.experiments import classification
+from bgn_lab.recipe import Recipe
+from bgn_lab.report.collect import collect
+from tests.lab.report_runs import make
+
+
+def run(folder: Path, validation: float, test: float, **settings: object) -> None:
+    path = make(folder, test, **settings) / "result.json"  # type: ignore[arg-type]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "validation_accuracy": validation / 100}))
+
+
+def test_rates_and_rivals_are_chosen_on_validation_images(tmp_path: Path) -> None:
+    for lr, validation, test in ((0.1, 60, 55), (0.3, 58, 70)):
+        run(tmp_path, validation, test, norm="bn", lr=lr)
+    run(tmp_path, 61, 57, norm="bn", lr=0.1, seed=1)
+    for norm, validation, test in (("gn", 62, 50), ("ln", 40, 80), ("in", 41, 41)):
+        run(tmp_path, validation, test, norm=norm)
+    run(tmp_path, 1, 53, norm="bgn", groups=1)
+    found = entries(collect([tmp_path]))
+    ((key, rows),) = found.items()
+    assert key == ("fashion-mnist, resnet8", 3, 32)
+    assert (rows["BN"].lr, rows["BN"].test, rows["BN"].seeds) == (0.1, 56.0, 2), "not the rate that is best on test images"
+    lost = regrets(found)
+    assert lost["BGN, G = 1"][key] == pytest.approx(-3.0), "the rival is GN, best on validation images; not LN"
+    text = tables(found)
+    assert "| BGN, G = 1 | 1 | -3.0 | -3.0 |" in text
+    assert "56.0 ± 1.4 (lr 0.1)" in text
+
+
+def test_the_rate_chosen_is_known_when_all_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(which_g, "FOLDER", tmp_path)
+    recipe = Recipe(norm="bn", seed=2)
+    for lr, validation in ((0.1, 50), (0.3, 60)):
+        assert which_g.chosen(recipe) is None
+        run(tmp_path, validation, 50, norm="bn", lr=lr)
+    run(tmp_path, 55, 90, norm="bn", lr=0.03)
+    assert which_g.chosen(recipe) == replace(recipe, lr=0.3)
+
+
+def test_every_run_of_the_study_is_one_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mini.npz").touch()
+    cells = which_g.cells(tmp_path / "mini.npz", None)
+    recipes = [recipe for cell in cells.values() for recipe in which_g.rates(cell)]
+    assert len({recipe.key() for recipe in recipes}) == len(recipes) == 2 * 6 * 3 * len(which_g.ROWS)
+
+
+def test_noise_falls_with_the_values_and_confusion_grows_with_the_channels() -> None:
+    torch.manual_seed(0)
+    offset = torch.arange(16.0).view(1, 16, 1, 1)  # channels of different means
+
+    class Shifted(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = super().forward(x + offset)
+            return y
+
+    found = {}
+    for G in (16, 4, 1):
+        model = Shifted(bgn.BatchGroupNorm2d(16, G)).eval()
+        batches = [torch.randn(2, 16, 2, 2) for _ in range(300)]
+        (found[G],) = which_g_measure.layers(model, Recipe(batch_size=2), torch.randn(4000, 16, 2, 2), batches)
+    assert found[16].noise_of_mean == pytest.approx(1 / 8**0.5, rel=0.1), "8 values: 1 / sqrt(8) standard deviations"
+    assert found[16].noise_of_mean > found[4].noise_of_mean > found[1].noise_of_mean
+    assert found[16].confusion_of_means == pytest.approx(0, abs=1e-6)
+    assert found[4].confusion_of_means == pytest.approx(1.25 / 2.25, rel=0.05), "means 0, 1, 2, 3 around a variance of 1"
+    assert found[1].confusion_of_means > 0.9
+
+
+def test_a_run_is_measured_whole(tmp_path: Path) -> None:
+    recipe = Recipe(norm="bgn", groups=2, width=8, stride=2, limit=300, batch_size=4, epochs=1)
+    classification.run(recipe, tmp_path)
+    found = which_g_measure.measure(tmp_path)
+    assert len(found["layers"]) == 9
+    assert 0 <= found["different"] <= 1
+    assert found["gradient_noise"] is None or found["gradient_noise"] > 0
