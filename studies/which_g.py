@@ -1,6 +1,6 @@
 """Which G? Every normaliser, and BGN with many numbers of groups, at every batch size, on several data sets and networks.
 
-    python -m studies.which_g --stage rates --mini runs/which-g/mini30.npz --cifar cifar10_12k.npz --hours 1
+    python -m studies.which_g --stage rates --mini runs/which-g/mini20.npz --cifar cifar10_12k.npz --hours 1
 
 Stages, most informative first; each goes on where it was stopped:
 
@@ -62,11 +62,11 @@ class Cell:
 def cells(mini: Path, cifar: Path | None) -> dict[str, Cell]:
     """By name; the last one is held out."""
     found = [
-        Cell("mini", Recipe(data=str(mini), model="resnet18", width=8, epochs=8, validation=VALIDATION)),
+        Cell("mini", Recipe(data=str(mini), model="resnet10", width=8, epochs=12, validation=VALIDATION)),
         Cell("fashion", Recipe(model="resnet14", width=8, stride=2, epochs=3, limit=3600, validation=VALIDATION)),
     ]
     if cifar is not None:
-        found.append(Cell("cifar", Recipe(data=str(cifar), model="resnet34", width=8, stride=1, epochs=4, validation=VALIDATION)))
+        found.append(Cell("cifar", Recipe(data=str(cifar), model="resnet18", width=8, stride=1, epochs=3, validation=VALIDATION)))
     return {cell.name: cell for cell in found}
 
 
@@ -75,7 +75,7 @@ def rates(cell: Cell, sizes: tuple[int, ...] = BATCH_SIZES) -> Iterator[Recipe]:
     for size in sizes:
         for factor in FACTORS:
             for row in ROWS.values():
-                yield replace(cell.recipe, batch_size=size, lr=round(0.1 * factor, 4), **row)
+                yield replace(cell.recipe, batch_size=size, lr=round(0.1 * factor, 4), onednn=size > 4, **row)
 
 
 def chosen(recipe: Recipe) -> Recipe | None:
@@ -104,7 +104,7 @@ def longer(cell: Cell, sizes: tuple[int, ...]) -> Iterator[Recipe]:
     for size in sizes:
         for name in MATTER:
             for factor in FACTORS[:2]:
-                yield replace(patient.recipe, batch_size=size, lr=round(0.1 * factor, 4), **ROWS[name])
+                yield replace(patient.recipe, batch_size=size, lr=round(0.1 * factor, 4), onednn=size > 4, **ROWS[name])
 
 
 def main() -> None:
@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", choices=("rates", "seeds", "long", "large"), default="rates")
     parser.add_argument("--cell", choices=("mini", "fashion", "cifar"), default="mini")
-    parser.add_argument("--mini", type=Path, default=Path("runs/which-g/mini30.npz"))
+    parser.add_argument("--mini", type=Path, default=Path("runs/which-g/mini20.npz"))
     parser.add_argument("--cifar", type=Path)
     parser.add_argument("--sizes", type=int, nargs="*", default=BATCH_SIZES)
     parser.add_argument("--jobs", type=int, default=2)

@@ -1,8 +1,8 @@
 """The images of the study: part of miniImageNet at 64x64 as arrays, split within classes.
 
-    python -m studies.which_g_data mini_imagenet84.npz runs/which-g/mini30.npz
+    python -m studies.which_g_data mini_imagenet84.npz runs/which-g/mini20.npz
 
-Of 30 classes 90 images each are for training (of which the laboratory holds some out for validation) and 30 for testing.
+Of 20 classes 90 images each are for training (of which the laboratory holds some out for validation) and 30 for testing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from PIL import Image
 
 from bgn_lab import files
 
-CLASSES, TRAIN, SIZE = 30, 90, 64
+CLASSES, TRAIN, SIZE = 20, 90, 64
 
 
 def main() -> None:

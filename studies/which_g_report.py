@@ -119,6 +119,10 @@ def main() -> None:
         for label, entry in rows.items()
     ]
     files.write(options.out / "results.json", json.dumps(plain, indent=1) + "\n")
+    from studies import which_g_figures
+
+    which_g_figures.accuracy_by_groups(found, options.out / "groups.png")
+    which_g_figures.regret_by_row(found, options.out / "regret.png")
     print(text)
 
 

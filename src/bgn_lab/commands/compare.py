@@ -42,7 +42,7 @@ class Compare:
     root: Path | None = None
     """where the data is; for fashion-mnist not needed, for cifar10 the cache of `bgn data get` unless given"""
     model: str = "resnet8"
-    """resnet8 14 20 32 44 56 110 (small images) or resnet18 34 50 101 (as torchvision's)"""
+    """resnet8 14 20 32 44 56 110 (small images) or resnet10 18 34 50 101 (as torchvision's)"""
     width: int | None = None
     """channels of the first stage; by default 16 for small images, 64 for large ones"""
     stride: int | None = None

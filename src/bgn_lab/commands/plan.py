@@ -55,7 +55,7 @@ class Plan:
     seeds: int = 1
     """runs of each kind"""
     model: str = paper.MODEL
-    """resnet8 14 20 32 44 56 110 (small images) or resnet18 34 50 101 (as torchvision's)"""
+    """resnet8 14 20 32 44 56 110 (small images) or resnet10 18 34 50 101 (as torchvision's)"""
     width: int | None = None
     """channels of the first stage; by default 16 for small images, 64 for large ones"""
     stride: int | None = None

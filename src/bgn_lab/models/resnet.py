@@ -1,6 +1,6 @@
 """Residual networks (He et al. 2016) with any normaliser.
 
-Two families in one class. For large images: 18, 34, 50, 101 layers, with torchvision's state_dict keys and its place for the
+Two families in one class. For large images: 10, 18, 34, 50, 101 layers, with torchvision's state_dict keys and its place for the
 stride of a bottleneck (the 3x3 convolution). For small images, as in He's CIFAR experiments: 8, 14, 20, ... layers, three stages
 16, 32 and 64 wide, here with a 1x1 convolution on shortcuts that change shape.
 """
@@ -105,6 +105,7 @@ class ResNet(nn.Module):
 
 
 _LARGE: dict[str, tuple[type[BasicBlock | Bottleneck], tuple[int, ...]]] = {
+    "resnet10": (BasicBlock, (1, 1, 1, 1)),
     "resnet18": (BasicBlock, (2, 2, 2, 2)),
     "resnet34": (BasicBlock, (3, 4, 6, 3)),
     "resnet50": (Bottleneck, (3, 4, 6, 3)),
