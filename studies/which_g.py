@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bgn.groups import paper_groups
 from bgn_lab.recipe import Recipe
 from bgn_lab.report.collect import Run, read
 from studies.runner import run
@@ -74,7 +75,9 @@ def rates(cell: Cell, sizes: tuple[int, ...] = BATCH_SIZES) -> Iterator[Recipe]:
     """One seed of every row with every learning rate."""
     for size in sizes:
         for factor in FACTORS:
-            for row in ROWS.values():
+            for name, row in ROWS.items():
+                if name == "bgn paper" and {"norm": "bgn", "groups": paper_groups(size)} in ROWS.values():
+                    continue  # the same run under another name
                 yield replace(cell.recipe, batch_size=size, lr=round(0.1 * factor, 4), onednn=size > 4, **row)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bgn.groups import paper_groups
 from bgn_lab import files, norms
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.text import table
@@ -58,6 +59,10 @@ def entries(runs: Iterable[Run]) -> dict[Key, dict[str, Entry]]:
         tests = [100 * (run.result["test_accuracy"] or 0) for run in by_rate[lr].values() if run.result is not None]
         spread = statistics.stdev(tests) if len(tests) > 1 else None
         made[key][label] = Entry(lr, 100 * _validation(by_rate[lr][0]), statistics.mean(tests), spread, len(tests))
+    for (_, _, size), rows in made.items():  # run once under two names
+        same = f"BGN, G = {paper_groups(size)}"
+        if same in rows:
+            rows.setdefault("BGN, paper's G", rows[same])
     return made
 
 
