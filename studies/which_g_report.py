@@ -62,7 +62,7 @@ def entries(runs: Iterable[Run]) -> dict[Key, dict[str, Entry]]:
     for (_, _, size), rows in made.items():  # run once under two names
         same = f"BGN, G = {paper_groups(size)}"
         if same in rows:
-            rows.setdefault("BGN, paper's G", rows[same])
+            rows["BGN, paper's G"] = rows[same]
     return made
 
 
