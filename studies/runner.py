@@ -8,7 +8,6 @@ from pathlib import Path
 
 from bgn_lab import norms, studies
 from bgn_lab.recipe import Recipe
-from bgn_lab.report.collect import Run, read
 
 
 def cost(recipe: Recipe) -> float:
@@ -16,8 +15,8 @@ def cost(recipe: Recipe) -> float:
     return recipe.epochs * (1 + 6 / recipe.batch_size)
 
 
-def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> list[Run]:
-    """Those that are not done yet, in the order given, for at most so long; all that are done."""
+def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> None:
+    """Those that are not done yet, in the order given, for at most so long. Test accuracies are not shown."""
     wanted = {recipe.key(): recipe for recipe in recipes}
     left = {key: recipe for key, recipe in wanted.items() if not (folder / key / "result.json").exists()}
     total, past, begin = sum(map(cost, left.values())), 0.0, time.monotonic()
@@ -28,7 +27,9 @@ def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> lis
         past += cost(outcome.recipe)
         minutes = (time.monotonic() - begin) / 60
         r, result = outcome.recipe, outcome.result
-        said = outcome.error if result is None else f"{result['test_accuracy'] or 0:.1%} in {result['seconds']:.0f} s"
+        said = (
+            outcome.error if result is None else f"validation {result['validation_accuracy'] or 0:.1%}, {result['seconds']:.0f} s"
+        )
         place = r.data if r.root is None else r.root.stem
         print(
             f"{place} {r.model} {norms.label(r)}, batch {r.batch_size}, lr {r.lr}, {r.epochs} epochs, seed {r.seed}: {said}; "
@@ -44,4 +45,3 @@ def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> lis
         studies.run(left, folder, jobs, hear, watch)
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", flush=True)
-    return [read(folder / key) for key in wanted if (folder / key / "result.json").exists()]

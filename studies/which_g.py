@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,33 +52,25 @@ ROWS: dict[str, dict[str, Any]] = {
 MATTER = ("bn", "gn", "bgn 64+", "bgn G=1", "bgn 256+")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A data set and a network."""
-
-    name: str
-    recipe: Recipe
-
-
-def cells(mini: Path, cifar: Path | None) -> dict[str, Cell]:
-    """By name; the last one is held out."""
-    found = [
-        Cell("mini", Recipe(data=str(mini), model="resnet10", width=8, epochs=12, validation=VALIDATION)),
-        Cell("fashion", Recipe(model="resnet14", width=8, stride=2, epochs=3, limit=3600, validation=VALIDATION)),
-    ]
+def cells(mini: Path, cifar: Path | None) -> dict[str, Recipe]:
+    """Data sets with a network each, by name; the last one is held out."""
+    found = {
+        "mini": Recipe(data=str(mini), model="resnet10", width=8, epochs=12, validation=VALIDATION),
+        "fashion": Recipe(model="resnet14", width=8, stride=2, epochs=3, limit=3600, validation=VALIDATION),
+    }
     if cifar is not None:
-        found.append(Cell("cifar", Recipe(data=str(cifar), model="resnet18", width=8, stride=1, epochs=3, validation=VALIDATION)))
-    return {cell.name: cell for cell in found}
+        found["cifar"] = Recipe(data=str(cifar), model="resnet18", width=8, stride=1, epochs=3, validation=VALIDATION)
+    return found
 
 
-def rates(cell: Cell, sizes: tuple[int, ...] = BATCH_SIZES) -> Iterator[Recipe]:
+def rates(cell: Recipe, sizes: tuple[int, ...] = BATCH_SIZES) -> Iterator[Recipe]:
     """One seed of every row with every learning rate."""
     for size in sizes:
         for factor in FACTORS:
             for name, row in ROWS.items():
                 if name == "bgn paper" and {"norm": "bgn", "groups": paper_groups(size)} in ROWS.values():
                     continue  # the same run under another name
-                yield replace(cell.recipe, batch_size=size, lr=round(0.1 * factor, 4), onednn=size > 4, **row)
+                yield replace(cell, batch_size=size, lr=round(0.1 * factor, 4), onednn=size > 4, **row)
 
 
 def chosen(recipe: Recipe) -> Recipe | None:
@@ -93,7 +85,7 @@ def chosen(recipe: Recipe) -> Recipe | None:
     return replace(recipe, lr=max(results)[1])
 
 
-def further(cell: Cell, seeds: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[Recipe]:
+def further(cell: Recipe, seeds: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[Recipe]:
     """More seeds at the rates chosen."""
     for seed in seeds:
         for recipe in rates(cell, sizes):
@@ -101,13 +93,13 @@ def further(cell: Cell, seeds: tuple[int, ...], sizes: tuple[int, ...]) -> Itera
                 yield replace(best, seed=seed)
 
 
-def longer(cell: Cell, sizes: tuple[int, ...]) -> Iterator[Recipe]:
+def longer(cell: Recipe, sizes: tuple[int, ...]) -> Iterator[Recipe]:
     """Three times the epochs."""
-    patient = replace(cell, recipe=replace(cell.recipe, epochs=3 * cell.recipe.epochs))
+    patient = replace(cell, epochs=3 * cell.epochs)
     for size in sizes:
         for name in MATTER:
             for factor in FACTORS[:2]:
-                yield replace(patient.recipe, batch_size=size, lr=round(0.1 * factor, 4), onednn=size > 4, **ROWS[name])
+                yield replace(patient, batch_size=size, lr=round(0.1 * factor, 4), onednn=size > 4, **ROWS[name])
 
 
 def main() -> None:
@@ -121,6 +113,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--hours", type=float, default=1.0)
     options = parser.parse_args()
+    if options.cell == "cifar" and options.cifar is None:
+        parser.error("--cell cifar needs --cifar, an .npz of its images")
     cell, sizes = cells(options.mini, options.cifar)[options.cell], tuple(options.sizes)
     stages = {
         "rates": lambda: rates(cell, sizes),

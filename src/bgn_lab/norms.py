@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch import nn
 
 import bgn
+from bgn.describe import visit
 from bgn.groups import enough_groups
 from bgn_lab.paper import NORMALISERS
 from bgn_lab.recipe import Recipe
@@ -37,10 +39,13 @@ def settle(model: nn.Module, recipe: Recipe, shape: tuple[int, int, int]) -> nn.
     """Give BGN layers the numbers of groups that depend on their feature maps, where the recipe asks for that."""
     if recipe.instances is None:
         return model
-    values = {row.layer: recipe.batch_size * row.D // row.shape[0] for row in bgn.describe(model, shape, recipe.batch_size)}
-    least = recipe.instances
-    G = {layer: enough_groups(layer.num_features, values[name], least) for name, layer in model.named_modules() if name in values}
-    return bgn.regroup(model, lambda layer: G[layer])
+    least, G = recipe.instances, {}
+
+    def see(layer: nn.Module, own: tuple[int, ...], N: int) -> None:
+        G[layer] = enough_groups(own[0], N * math.prod(own[1:]), least)
+
+    visit(model, shape, recipe.batch_size, see)
+    return bgn.regroup(model, G.get)
 
 
 def label(recipe: Recipe) -> str:

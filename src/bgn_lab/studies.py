@@ -15,6 +15,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
+from bgn import checks
 from bgn_lab.recipe import Recipe
 
 _stop: Event | None = None  # of a worker process
@@ -50,6 +51,14 @@ def _set_up(stop: Event, threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
+
+
+def jobs_for(wanted: int | None, device: str) -> int:
+    """Runs side by side: as wanted; otherwise one per core on the CPU, one on other devices."""
+    if wanted is None:
+        return (os.cpu_count() or 1) if device == "cpu" else 1
+    checks.positive_int("jobs", wanted)
+    return wanted
 
 
 def _work(recipe: Recipe, folder: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """tools/class_folders.py: JPEGs of an .npz file as a tree that the laboratory reads."""
 
-import importlib.util
 import random
 from io import BytesIO
 from pathlib import Path
@@ -12,19 +11,14 @@ from PIL import Image
 
 from bgn_lab.data import load
 from bgn_lab.recipe import Recipe
+from tests.lab import scripts
 
 WNIDS = ("n03", "n01", "n02")  # two classes for training, one for validation
 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    path = Path(__file__).parents[2] / "tools" / "class_folders.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("class_folders")
 
 
 def jpeg(number: int) -> bytes:

@@ -4,7 +4,6 @@ BGN_FASHION_MNIST names a folder with the four files of the whole data set.
 """
 
 import gzip
-import importlib.util
 import os
 import zlib
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from bgn_lab.data import fashion_mnist
 from bgn_lab.data.fashion_mnist import CLASSES, FILES, load, read_idx
+from tests.lab import scripts
 
 SHIPPED = Path(fashion_mnist.__file__).parent / "fashion_mnist_part"
 NAMES = [name for names in FILES.values() for name in names]
@@ -23,13 +23,7 @@ NAMES = [name for names in FILES.values() for name in names]
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    path = Path(__file__).parents[2] / "tools" / "embed_fashion_mnist.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("embed_fashion_mnist")
 
 
 @pytest.fixture

@@ -286,7 +286,7 @@ def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(tmp_path: Path, pr
 def test_other_images_are_refused() -> None:
     team = Team(2, 2, 1)
     team.tell = lambda value: {"train": (3, "abc")}  # type: ignore[method-assign, assignment, misc]  # noqa: ARG005
-    with pytest.raises(ValueError, match="process 1 has other images than the first: .*'def'.* there, .*'abc'.* here"):
+    with pytest.raises(ValueError, match="process 1 has other images than the first one: .*'def'.* instead of .*'abc'"):
         team.same("images", {"train": (3, "def")})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -122,10 +121,7 @@ class Compare:
         for recipe in recipes.values():
             if recipe.seed == 0:
                 classification.check(recipe, data)
-        jobs = self.jobs
-        if jobs is None:
-            jobs = os.cpu_count() or 1 if next(iter(recipes.values())).device == "cpu" else 1
-        checks.positive_int("jobs", jobs)
+        jobs = studies.jobs_for(self.jobs, next(iter(recipes.values())).device)
         folder = self.out / RUNS
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -71,10 +70,7 @@ class Tune:
         first = list(self.first())
         for recipe in first:
             classification.check(recipe, data)
-        jobs = self.jobs
-        if jobs is None:
-            jobs = os.cpu_count() or 1 if self.recipe.device == "cpu" else 1
-        checks.positive_int("jobs", jobs)
+        jobs = studies.jobs_for(self.jobs, self.recipe.device)
         (self.out / "runs").mkdir(parents=True, exist_ok=True)
         handle = files.lock(self.out)
         try:

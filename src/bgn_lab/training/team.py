@@ -25,7 +25,7 @@ T = TypeVar("T")
 # DistributedDataParallel's argument for buffers that are sent at every forward: training does not read them
 _BUFFERS = next(
     name
-    for name in ("forward_sync_buffers", "broadcast_buffers")  # the latter up to torch 2.12
+    for name in ("forward_sync_buffers", "broadcast_buffers")  # the latter in older versions of torch
     if name in inspect.signature(DistributedDataParallel).parameters
 )
 
@@ -112,7 +112,7 @@ class Team:
         """Refuse to go on where a process has something else than the first."""
         first = self.tell(value)
         if first != value:
-            raise ValueError(f"process {self.rank} has other {what} than the first: {value} there, {first} here")
+            raise ValueError(f"process {self.rank} has other {what} than the first one: {value} instead of {first}")
 
 
 def settle(recipe: Recipe, wanted: int = 1) -> Recipe:

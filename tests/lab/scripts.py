@@ -1,0 +1,16 @@
+"""Scripts of tools/ as modules."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+
+def load(name: str) -> Any:
+    """The script of that name."""
+    path = Path(__file__).parents[2] / "tools" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
