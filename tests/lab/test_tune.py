@@ -63,7 +63,8 @@ def test_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert cli.main(words) == 0
     said = capsys.readouterr().out
     assert "round 1: 4 candidates, 1 epochs" in said
-    assert "round 3: " in said
+    assert "round 2: 2 candidates, 3 epochs" in said
+    assert "round 3" not in said, "a third of 3 epochs is what the first round had"
     assert re.search(r"lr=0\.025 at 8 images", said), said
     runs = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     assert len(runs) >= 4

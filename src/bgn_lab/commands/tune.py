@@ -87,9 +87,10 @@ class Tune:
 
     def _rounds(self, console: Console, first: list[Recipe], images: int, jobs: int, shape: tuple[int, ...]) -> int:
         E, recipes = self.recipe.epochs, first
+        rounds = list(dict.fromkeys((first[0].epochs, max(1, E // 3), E)))  # with few epochs there are fewer rounds
         standings: list[Standing] = []
-        for number, epochs in enumerate((first[0].epochs, max(1, E // 3), E)):
-            seeds = range(self.seeds if number == 2 else 1)
+        for number, epochs in enumerate(rounds):
+            seeds = range(self.seeds if epochs == E else 1)
             recipes = [replace(recipe, epochs=epochs) for recipe in recipes]
             title = f"round {number + 1}: {len(recipes)} candidates, {epochs} epochs"
             found = self._round(console, title, recipes, seeds, jobs)

@@ -113,7 +113,9 @@ def _setting(run: Run) -> dict[str, Any]:
 
 
 def _data(recipe: Recipe) -> str:
-    """The data set's name; that of the folder or file for people's own."""
+    """The data set's name; that of the folder or file for people's own; both where it is in ImageNet's layout."""
+    if recipe.data == "imagenet" and recipe.root is not None and recipe.root.name != "imagenet":
+        return f"imagenet ({recipe.root.name})"
     return recipe.root.name if recipe.root is not None and recipe.data in ("folder", "arrays") else recipe.data
 
 
