@@ -8,7 +8,7 @@ Stages, most informative first; each goes on where it was stopped:
   batch size alike.
 - ``seeds``: the rates chosen, further seeds.
 - ``long``: three times the epochs, for the rows that matter.
-- ``large``: batches of 256 and 512, for the paper's claim that BN saturates.
+- ``large``: batches up to 512, four times the epochs so that they have steps enough, for the paper's claim that BN saturates.
 
 The cell ``cifar``, another data set with another network, is held out: it is run once everything is decided. Test accuracies
 are read by the report alone, never by this file.
@@ -17,7 +17,8 @@ are read by the report alone, never by this file.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from studies.runner import run
 
 FOLDER = Path("runs/which-g/runs")
 BATCH_SIZES = (2, 8, 32, 1, 4, 128)  # the most informative first
-LARGE = (256, 512)
+LARGE = (32, 128, 256, 512)
 FACTORS = (1.0, 3.0, 0.3)  # of the paper's learning rate, 0.1 at 32 images in proportion
 VALIDATION = 0.2
 
@@ -49,7 +50,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "gbgn": {"norm": "gbgn"},
     "pn": {"norm": "pn"},
 }
-MATTER = ("bn", "gn", "bgn 64+", "bgn G=1", "bgn 256+")
+SMALLEST_MAP = {"resnet10": 9, "resnet14": 16, "resnet18": 4}  # values per image and channel, in the cells' networks
 
 
 def cells(mini: Path, cifar: Path | None) -> dict[str, Recipe]:
@@ -63,14 +64,22 @@ def cells(mini: Path, cifar: Path | None) -> dict[str, Recipe]:
     return found
 
 
-def rates(cell: Recipe, sizes: tuple[int, ...] = BATCH_SIZES) -> Iterator[Recipe]:
-    """One seed of every row with every learning rate."""
+def same_as(row: dict[str, Any], model: str, size: int) -> dict[str, Any]:
+    """The row that is the same network with the same normalisers at this batch size: itself, or one with a simpler name."""
+    if row.get("instances", math.inf) <= size * SMALLEST_MAP.get(model, 1):
+        return {"norm": "bn"}  # no layer merges channels
+    if row == {"norm": "bgn"} and {**row, "groups": paper_groups(size)} in ROWS.values():
+        return {**row, "groups": paper_groups(size)}
+    return row
+
+
+def rates(cell: Recipe, sizes: tuple[int, ...] = BATCH_SIZES, names: Iterable[str] = ROWS) -> Iterator[Recipe]:
+    """One seed of every row with every learning rate; what is the same under two names once."""
     for size in sizes:
         for factor in FACTORS:
-            for name, row in ROWS.items():
-                if name == "bgn paper" and {"norm": "bgn", "groups": paper_groups(size)} in ROWS.values():
-                    continue  # the same run under another name
-                yield replace(cell, batch_size=size, lr=round(0.1 * factor, 4), onednn=size > 4, **row)
+            for name in names:
+                if same_as(ROWS[name], cell.model, size) == ROWS[name]:
+                    yield replace(cell, batch_size=size, lr=round(0.1 * factor, 4), onednn=size > 4, **ROWS[name])
 
 
 def chosen(recipe: Recipe) -> Recipe | None:
@@ -85,21 +94,18 @@ def chosen(recipe: Recipe) -> Recipe | None:
     return replace(recipe, lr=max(results)[1])
 
 
-def further(cell: Recipe, seeds: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[Recipe]:
+def further(cell: Recipe, seeds: tuple[int, ...], sizes: tuple[int, ...], names: Iterable[str]) -> Iterator[Recipe]:
     """More seeds at the rates chosen."""
     for seed in seeds:
-        for recipe in rates(cell, sizes):
+        for recipe in rates(cell, sizes, names):
             if recipe.lr == 0.1 and (best := chosen(recipe)) is not None:
                 yield replace(best, seed=seed)
 
 
-def longer(cell: Recipe, sizes: tuple[int, ...]) -> Iterator[Recipe]:
-    """Three times the epochs."""
-    patient = replace(cell, epochs=3 * cell.epochs)
-    for size in sizes:
-        for name in MATTER:
-            for factor in FACTORS[:2]:
-                yield replace(patient, batch_size=size, lr=round(0.1 * factor, 4), onednn=size > 4, **ROWS[name])
+def longer(cell: Recipe, sizes: tuple[int, ...], names: Iterable[str]) -> Iterator[Recipe]:
+    """Three times the epochs, at the rates that were chosen with the short schedule."""
+    for recipe in further(cell, (0,), sizes, names):
+        yield replace(recipe, epochs=3 * cell.epochs)
 
 
 def main() -> None:
@@ -110,17 +116,19 @@ def main() -> None:
     parser.add_argument("--mini", type=Path, default=Path("runs/which-g/mini20.npz"))
     parser.add_argument("--cifar", type=Path)
     parser.add_argument("--sizes", type=int, nargs="*", default=BATCH_SIZES)
+    parser.add_argument("--rows", nargs="*", choices=tuple(ROWS), default=tuple(ROWS))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--hours", type=float, default=1.0)
     options = parser.parse_args()
     if options.cell == "cifar" and options.cifar is None:
         parser.error("--cell cifar needs --cifar, an .npz of its images")
     cell, sizes = cells(options.mini, options.cifar)[options.cell], tuple(options.sizes)
+    names = tuple(options.rows)
     stages = {
-        "rates": lambda: rates(cell, sizes),
-        "seeds": lambda: further(cell, (1, 2), sizes),
-        "long": lambda: longer(cell, sizes),
-        "large": lambda: rates(cell, LARGE),
+        "rates": lambda: rates(cell, sizes, names),
+        "seeds": lambda: further(cell, (1, 2), sizes, names),
+        "long": lambda: longer(cell, sizes, names),
+        "large": lambda: rates(replace(cell, epochs=4 * cell.epochs), LARGE, names),
     }
     run(stages[options.stage](), FOLDER, options.jobs, options.hours)
 

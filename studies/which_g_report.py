@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bgn.groups import paper_groups
 from bgn_lab import files, norms
+from bgn_lab.recipe import Recipe
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.text import table
-from studies.which_g import FOLDER
+from studies.which_g import FOLDER, ROWS, same_as
 
 RIVALS = ("BN", "GN", "LN", "IN")
 
@@ -59,10 +59,12 @@ def entries(runs: Iterable[Run]) -> dict[Key, dict[str, Entry]]:
         tests = [100 * (run.result["test_accuracy"] or 0) for run in by_rate[lr].values() if run.result is not None]
         spread = statistics.stdev(tests) if len(tests) > 1 else None
         made[key][label] = Entry(lr, 100 * _validation(by_rate[lr][0]), statistics.mean(tests), spread, len(tests))
-    for (_, _, size), rows in made.items():  # run once under two names
-        same = f"BGN, G = {paper_groups(size)}"
-        if same in rows:
-            rows["BGN, paper's G"] = rows[same]
+    for (where, _, size), rows in made.items():  # run once under two names
+        model = where.split(", ")[1]
+        for row in ROWS.values():
+            same = norms.label(Recipe(**same_as(row, model, size)))
+            if same in rows:
+                rows[norms.label(Recipe(**row))] = rows[same]
     return made
 
 

@@ -11,7 +11,10 @@ from studies.which_g_report import entries, regrets, tables
 from torch import nn
 
 import bgn
+from bgn.kinds import identify, normalisers
+from bgn_lab import norms
 from bgn_lab.experiments import classification
+from bgn_lab.models.resnet import resnet
 from bgn_lab.recipe import Recipe
 from bgn_lab.report.collect import collect
 from tests.lab.report_runs import make
@@ -52,9 +55,26 @@ def test_the_rate_chosen_is_known_when_all_are_tried(tmp_path: Path, monkeypatch
 
 def test_every_run_of_the_study_is_one_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "mini.npz").touch()
-    cells = which_g.cells(tmp_path / "mini.npz", None)
-    recipes = [recipe for cell in cells.values() for recipe in which_g.rates(cell)]
-    assert len({recipe.key() for recipe in recipes}) == len(recipes) == 2 * 3 * (6 * len(which_g.ROWS) - 2), "G = 1 at 1 and 2"
+    for cell in which_g.cells(tmp_path / "mini.npz", None).values():
+        recipes = list(which_g.rates(cell))
+        assert len({recipe.key() for recipe in recipes}) == len(recipes)
+        twice = sum(
+            which_g.same_as(row, cell.model, size) != row for row in which_g.ROWS.values() for size in which_g.BATCH_SIZES
+        )
+        assert twice, "of two names for one network"
+        assert len(recipes) == 3 * (6 * len(which_g.ROWS) - twice)
+
+
+@pytest.mark.parametrize(("model", "stride", "shape"), [("resnet10", None, (3, 84, 84)), ("resnet14", 2, (1, 28, 28)),
+                                                        ("resnet18", 1, (3, 32, 32))])  # fmt: skip
+def test_rows_are_the_same_where_no_layer_merges_channels(model: str, stride: int | None, shape: tuple[int, int, int]) -> None:
+    for size in which_g.BATCH_SIZES:
+        for least in (16, 64, 256):
+            row = {"norm": "bgn", "instances": least}
+            recipe = Recipe(model=model, width=8, stride=stride, batch_size=size, **row)  # type: ignore[arg-type]
+            network = norms.settle(resnet(model, norms.constructor(recipe), 10, shape[0], 8, stride), recipe, shape)
+            merged = any(kind.num_groups < kind.num_features for kind in map(identify, normalisers(network).values()) if kind)
+            assert merged == (which_g.same_as(row, model, size) == row), (size, least)
 
 
 def test_noise_falls_with_the_values_and_confusion_grows_with_the_channels() -> None:
