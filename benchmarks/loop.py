@@ -18,9 +18,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
-from bgn_lab import data
+from bgn_lab import data, experiments
 from bgn_lab.data.scan import scan
-from bgn_lab.experiments import classification
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop, schedule
 
@@ -31,7 +30,7 @@ IMAGES = 1024  # per round: as many as are augmented at a time
 def measure(recipe: Recipe, steps: int) -> dict[str, float]:
     """Seconds per step."""
     images = data.load(recipe)
-    model = classification.build(recipe, images)
+    model = experiments.task(recipe, images).build()
     optimizer = torch.optim.SGD(model.parameters(), 1e-3, recipe.momentum, weight_decay=recipe.decay, fused=True)
     scaler = torch.amp.GradScaler(enabled=False)
     prepare = loop.Prepare(images, recipe)

@@ -30,7 +30,7 @@ from studies.runner import run
 
 FOLDER = Path("runs/which-g/runs")
 BATCH_SIZES = (2, 8, 32, 1, 4, 128)  # the most informative first
-LARGE = (32, 128, 256, 512)
+LARGE = (128, 256, 512)
 FACTORS = (1.0, 3.0, 0.3)  # of the paper's learning rate, 0.1 at 32 images in proportion
 VALIDATION = 0.2
 
@@ -50,7 +50,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "gbgn": {"norm": "gbgn"},
     "pn": {"norm": "pn"},
 }
-SMALLEST_MAP = {"resnet10": 9, "resnet14": 16, "resnet18": 4}  # values per image and channel, in the cells' networks
+SMALLEST_MAP = {"resnet10": 4, "resnet14": 16, "resnet18": 4}  # values per image and channel, in the cells' networks
 
 
 def cells(mini: Path, cifar: Path | None) -> dict[str, Recipe]:
@@ -60,7 +60,7 @@ def cells(mini: Path, cifar: Path | None) -> dict[str, Recipe]:
         "fashion": Recipe(model="resnet14", width=8, stride=2, epochs=3, limit=3600, validation=VALIDATION),
     }
     if cifar is not None:
-        found["cifar"] = Recipe(data=str(cifar), model="resnet18", width=8, stride=1, epochs=3, validation=VALIDATION)
+        found["cifar"] = Recipe(data=str(cifar), model="resnet18", width=8, stride=1, epochs=3, limit=5000, validation=VALIDATION)
     return found
 
 

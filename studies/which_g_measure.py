@@ -1,8 +1,9 @@
 """What a number of groups does to a trained network, measured: noise, confusion, disagreement.
 
-    python -m studies.which_g_measure runs/which-g/runs/RUN ... --out results/which-g/measured.json
+    python -m studies.which_g_measure --cell mini --sizes 2 8
 
-For the networks of finished runs, on their training images at their batch size, per normaliser layer:
+For the networks of finished runs (every row of the study, first seed, at the rate chosen), on their training images at their
+batch size, per normaliser layer:
 
 - noise: how far a batch's mean lies from the population's, in population standard deviations (root mean square), and how far
   the logarithm of its standard deviation does. What the paper calls noisy statistics.
@@ -13,14 +14,15 @@ For the networks of finished runs, on their training images at their batch size,
 And of the whole network:
 
 - disagreement: how often the class is another with statistics of the batch than with running ones, and the accuracy with each.
+- recalibrated: the validation accuracy with exact statistics of training images in place of running ones, beside that without.
 - gradient noise: the variance of the gradient over batches, in squares of its mean's length.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
+import statistics
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from itertools import islice, pairwise
@@ -32,15 +34,20 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import bgn
 from bgn._surgery import observed
 from bgn.kinds import identify, normalisers
 from bgn_lab import data as data_sets
-from bgn_lab import files, norms
-from bgn_lab.experiments import classification
+from bgn_lab import experiments, files, norms
+from bgn_lab.data.sources import Data
 from bgn_lab.recipe import Recipe
+from bgn_lab.report import text
 from bgn_lab.report.collect import read
 from bgn_lab.training import loop
+from bgn_lab.training.run import WEIGHTS
+from studies import which_g
 
+LAYER_FIGURES = ("noise_of_mean", "noise_of_deviation", "confusion_of_means", "confusion_of_deviations")
 BATCHES, EXAMPLES = 100, 512  # batches for the noise; images for the population
 
 
@@ -156,35 +163,75 @@ def measure(folder: Path) -> dict[str, Any]:
     """All of it for a finished run."""
     run = read(folder)
     recipe, data = run.recipe, data_sets.load(run.recipe)
-    model = classification.build(recipe, data)
-    model.load_state_dict(load_file(folder / classification.WEIGHTS))
+    model = experiments.task(recipe, data).build()
+    model.load_state_dict(load_file(folder / WEIGHTS))
     model.eval()
     prepare = loop.Prepare(data, recipe)
     population = prepare(next(data.train.training(min(EXAMPLES, len(data.train)), 1, 0)))[0]
     batches = [prepare(batch) for batch in islice(data.train.training(recipe.batch_size, 2, 0), BATCHES)]
     with loop.convolutions(recipe, data):
         noise = gradient_noise(model, batches)
-        return {
+        found = {
             "run": folder.name, "row": norms.label(recipe), "batch_size": recipe.batch_size,
+            "train_accuracy": run.metrics[-1]["train_accuracy"], "validation": _accuracy(model, recipe, data),
             "gradient_noise": noise if math.isfinite(noise) else None, **disagreement(model, batches),
             "layers": [asdict(layer) for layer in layers(model, recipe, population, [x for x, _ in batches])],
         }  # fmt: skip
+        if found["layers"]:
+            whole = data.train.training(recipe.batch_size, 3, 0)
+            bgn.recalibrate(model, (prepare(batch)[0] for batch in islice(whole, 1000 // recipe.batch_size)), progress=False)
+            found["recalibrated"] = _accuracy(model, recipe, data)
+        return found
+
+
+def _accuracy(model: nn.Module, recipe: Recipe, data: Data) -> float:
+    batches = map(loop.Prepare(data, recipe), data.validation.evaluation(loop.EVALUATION_BATCH))
+    return loop.evaluate(model, batches, recipe).accuracy
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """A row for each network; of its layers the median and the worst."""
+
+    def percent(value: float | None) -> str:
+        return "" if value is None else f"{100 * value:.1f}"
+
+    def layer(one: dict[str, Any], name: str) -> str:
+        values = [own[name] for own in one["layers"]]
+        return f"{statistics.median(values):.2f}, {max(values):.2f}" if values else ""
+
+    header = ["row", "noise of means", "noise of deviations", "confusion of means", "confusion of deviations", "gradient noise",
+              "train accuracy", "validation accuracy", "recalibrated", "train and eval differ"]  # fmt: skip
+    rows = [
+        [
+            one["row"],
+            *(layer(one, name) for name in LAYER_FIGURES),
+            "" if one["gradient_noise"] is None else f"{one['gradient_noise']:.0f}",
+            *(percent(one.get(name)) for name in ("train_accuracy", "validation", "recalibrated", "different")),
+        ]
+        for one in found
+    ]
+    return text.table(header, rows)
 
 
 def main() -> None:
-    """Measure the runs that are named."""
+    """Measure every row of a cell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, default=Path("results/which-g/measured.json"))
+    parser.add_argument("--cell", choices=("mini", "fashion"), default="mini")
+    parser.add_argument("--sizes", type=int, nargs="+", default=(2,))
+    parser.add_argument("--mini", type=Path, default=Path("runs/which-g/mini20.npz"))
+    parser.add_argument("--out", type=Path, default=Path("results/which-g"))
     options = parser.parse_args()
-    found = []
-    for folder in options.runs:
-        one = measure(folder)
-        found.append(one)
-        last = one["layers"][-1] if one["layers"] else {}
-        print(one["row"], {k: round(v, 3) for k, v in {**one, **last}.items() if isinstance(v, float)}, flush=True)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    files.write(options.out, json.dumps(found, indent=1) + "\n")
+    cell = which_g.cells(options.mini, None)[options.cell]
+    parts = []
+    for size in options.sizes:
+        found = []
+        for recipe in which_g.further(cell, (0,), (size,), which_g.ROWS):
+            found.append(measure(which_g.FOLDER / recipe.key()))
+            print(found[-1]["row"], flush=True)
+        parts += [f"## {options.cell}, batch {size}\n", table(found)]
+        files.write_json(options.out / f"measured-{options.cell}-{size}.json", found)
+    files.write(options.out / f"measured-{options.cell}.md", "\n".join(parts))
+    print("\n".join(parts))
 
 
 if __name__ == "__main__":

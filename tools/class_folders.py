@@ -17,37 +17,7 @@ from typing import Any
 
 import numpy as np
 
-NEEDED = ("jpeg", "offsets", "labels", "split", "split_names", "wnids")
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The arrays, if they fit together."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            found = archive.files
-            arrays = {name: archive[name] for name in NEEDED if name in found}
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # zipfile, zlib and numpy have many ways to say that a file is damaged
-        raise ValueError(f"{path} cannot be read as an .npz file: {error}") from None
-    if missing := [name for name in NEEDED if name not in arrays]:
-        raise ValueError(f"{path} has no {', '.join(missing)}; expected {', '.join(NEEDED)}, found {', '.join(found)}")
-    jpeg, offsets, labels, split = (arrays[name] for name in NEEDED[:4])
-    if not len(offsets) - 1 == len(labels) == len(split):
-        raise ValueError(
-            f"{path} has {len(labels)} labels, {len(split)} entries of split and {len(offsets)} offsets; "
-            "expected as many of each, but one more offset"
-        )
-    if jpeg.dtype != np.uint8 or offsets[0] < 0 or offsets[-1] > len(jpeg) or (np.diff(offsets) < 2).any():
-        raise ValueError(f"{path} has offsets that do not rise from 0 to the {len(jpeg)} entries of jpeg, which is {jpeg.dtype}")
-    if not 0 <= labels.min(initial=0) <= labels.max(initial=0) < len(arrays["wnids"]) == len({*arrays["wnids"].tolist()}):
-        raise ValueError(
-            f"{path} has labels up to {labels.max(initial=0)} for {len(arrays['wnids'])} wnids; "
-            "expected a different one for each label"
-        )
-    if odd := [name for name in arrays["wnids"].tolist() if Path(name).name != name or name.startswith(".")]:
-        raise ValueError(f"{path} has the wnid {odd[0]!r}; expected the name of a folder")
-    return arrays
+from bgn_lab.data import jpegs
 
 
 def chosen(arrays: dict[str, Any], part: str, classes: int | None) -> dict[str, list[int]]:
@@ -85,10 +55,7 @@ def write(arrays: dict[str, Any], classes: dict[str, list[int]], share: float, o
                 folder = draft / part / wnid
                 folder.mkdir(parents=True)
                 for i in images:
-                    raw = arrays["jpeg"][arrays["offsets"][i] : arrays["offsets"][i + 1]].tobytes()
-                    if not raw.startswith(b"\xff\xd8"):
-                        raise ValueError(f"image {i} is no JPEG: it begins with {raw[:2].hex()}, expected ffd8")
-                    (folder / f"{wnid}_{i}.JPEG").write_bytes(raw)
+                    (folder / f"{wnid}_{i}.JPEG").write_bytes(jpegs.raw(arrays, i))
                 counts[part] += len(images)
         if out.exists():
             out.rmdir()  # it is empty; not every system renames to a folder that is there
@@ -108,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--test-share", type=float, default=0.2, help="share of each class that goes to val (default: 0.2)")
     given = parser.parse_args(arguments)
     try:
-        arrays = read(given.file)
+        arrays = jpegs.read(given.file)
         classes = chosen(arrays, given.split, given.classes)
         counts = write(arrays, classes, given.test_share, given.out)
     except (ValueError, OSError) as error:

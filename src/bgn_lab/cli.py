@@ -13,11 +13,11 @@ from rich.console import Console
 
 import bgn
 from bgn import checks
-from bgn_lab.commands.classification import Classification
 from bgn_lab.commands.compare import Compare
 from bgn_lab.commands.get import Get
 from bgn_lab.commands.plan import Plan
 from bgn_lab.commands.report import Report
+from bgn_lab.commands.run import Adversarial, Classification, FewShot
 from bgn_lab.commands.tune import Tune
 from bgn_lab.training import team
 from bgn_lab.training.stopping import INTERRUPTED, REQUEUE, Interrupted
@@ -41,6 +41,24 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
             "bgn run classification --data cifar10 --model resnet20 --norm gn --epochs 30 --out runs/gn",
             "bgn run classification --preset paper-imagenet --root imagenet --norm bgn --batch-size 2",
             "torchrun --nproc-per-node 8 -m bgn_lab run classification --preset paper-imagenet --root imagenet --norm bgn",
+        ),
+    ),
+    "run adversarial": (
+        Adversarial,
+        "adversarial training, robust and clean accuracy",
+        (
+            "bgn run adversarial --norm bgn",
+            "bgn run adversarial --preset paper --norm bgn --groups 512",
+            "bgn run adversarial --preset laptop --data cifar10 --norm bn --attack-steps 0",
+        ),
+    ),
+    "run fewshot": (
+        FewShot,
+        "few-shot learning by imprinted weights",
+        (
+            "bgn run fewshot --norm bgn",
+            "bgn run fewshot --preset laptop --data mini_imagenet84.npz --norm gn",
+            "bgn run fewshot --preset paper --data mini-imagenet --norm bgn --activation swish",
         ),
     ),
     "tune": (

@@ -27,7 +27,7 @@ def constructor(recipe: Recipe) -> Norm:
     """
 
     def make(C: int) -> nn.Module:
-        groups = 1 if recipe.instances is not None else recipe.groups
+        groups = 1 if recipe.instances is not None else recipe.groups or recipe.usual_groups
         if groups is None and recipe.norm in ("gn", "gbgn"):
             groups = max(1, min(32, C // 2))
         return bgn.norm_layer(recipe.norm, batch_size=recipe.batch_size, num_groups=groups)(C)
@@ -59,4 +59,6 @@ def label(recipe: Recipe) -> str:
         return f"{name}, G = {recipe.groups}"
     if recipe.instances is not None:
         return f"{name}, {recipe.instances}+ values"
-    return f"{name}, paper's G" if recipe.norm == "bgn" else name
+    if recipe.norm == "bgn":
+        return f"{name}, paper's G" if recipe.usual_groups is None else f"{name}, G = {recipe.usual_groups}"
+    return name

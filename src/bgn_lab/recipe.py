@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 
@@ -22,9 +22,18 @@ DATA = ("fashion-mnist", "cifar10", "imagenet", "folder", "arrays")
 CIRCUMSTANCES = ("root", "decoders", "tensorboard", "damaged", "save_every")
 
 
+class Measure(NamedTuple):
+    """What a run is judged by: a name in its result, and what a table calls it."""
+
+    key: str
+    name: str
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """Train one network for classification."""
+    """Train one network for classification. Other experiments have recipes that go on from this one."""
+
+    experiment: ClassVar[str] = "classification"
 
     data: str = "fashion-mnist"
     """fashion-mnist (a part ships with the package), cifar10, imagenet; or the path of a folder of class folders or of an .npz"""
@@ -147,23 +156,48 @@ class Recipe:
         """The highest learning rate."""
         return self.lr * self.batch_size * self.batches / 32
 
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What runs are compared by, the most important first."""
+        return (Measure("test_accuracy", "test accuracy"),)
+
+    @property
+    def curve(self) -> str:
+        """What is drawn by epoch, of the validation images."""
+        return "accuracy"
+
+    @property
+    def falls(self) -> tuple[float, ...]:
+        """What is left of the learning rate after each milestone."""
+        return tuple(0.1 ** (k + 1) for k in range(len(self.milestones)))
+
+    @property
+    def usual_groups(self) -> int | None:
+        """G where the recipe names none; None leaves it to the normaliser."""
+        return None
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**asdict(self), "root": None if self.root is None else str(self.root), "milestones": list(self.milestones)}
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {"experiment": self.experiment, **values, "root": None if self.root is None else str(self.root)}
 
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> Recipe:
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Recipe:
         """The inverse of :meth:`to_json`; a recipe of an older or newer version is refused if it has fields unknown here."""
-        unknown = sorted(set(values) - {f.name for f in fields(Recipe)})
+        plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        experiment = plain.pop("experiment", cls.experiment)
+        if experiment != cls.experiment:
+            raise ValueError(f"the recipe is one of experiment={experiment!r}; expected {cls.experiment!r}")
+        unknown = sorted(set(plain) - {f.name for f in fields(cls)})
         if unknown:
             raise ValueError(f"the recipe has fields that are unknown here: {', '.join(unknown)}")
-        root = values.get("root")
-        recipe = Recipe(**{**values, "root": None if root is None else Path(root)})
-        return replace(recipe, milestones=tuple(recipe.milestones))
+        return cls(**{**plain, "root": None if plain.get("root") is None else Path(plain["root"])})
 
     def identity(self) -> dict[str, Any]:
         """What results depend on."""
         found = {name: value for name, value in self.to_json().items() if name not in CIRCUMSTANCES}
+        if self.experiment == "classification":
+            del found["experiment"]  # whose runs were the first, and are found by names without it
         if self.root is not None and self.data != "cifar10":  # whose images are the same wherever they lie
             found["root"] = str(self.root)
         return found
@@ -173,4 +207,5 @@ class Recipe:
         groups = "" if self.groups is None else str(self.groups)
         groups += "" if self.instances is None else f"-i{self.instances}"
         code = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
-        return f"{self.data}-{self.model}-{self.norm}{groups}-b{self.batch_size}-s{self.seed}-{code}"
+        what = "" if self.experiment == "classification" else f"{self.experiment}-"
+        return f"{what}{self.data}-{self.model}-{self.norm}{groups}-b{self.batch_size}-s{self.seed}-{code}"

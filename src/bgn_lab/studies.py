@@ -62,7 +62,8 @@ def jobs_for(wanted: int | None, device: str) -> int:
 
 
 def _work(recipe: Recipe, folder: Path) -> dict[str, Any]:
-    from bgn_lab.experiments import classification
+    from bgn_lab import experiments
+    from bgn_lab.training.run import Watcher
     from bgn_lab.training.stopping import Interrupted
 
     def look(epoch: int = 0, step: int = 0) -> None:  # noqa: ARG001
@@ -70,7 +71,7 @@ def _work(recipe: Recipe, folder: Path) -> dict[str, Any]:
             raise Interrupted
 
     look()
-    return classification.run(recipe, folder, classification.Watcher(step=look))
+    return experiments.run(recipe, folder, Watcher(step=look))
 
 
 def run(

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bgn_lab.experiments.classification import FINISHED, NOT_CONVERGED
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import record
+from bgn_lab.training.run import FINISHED, NOT_CONVERGED
 
 about = cache(record.about)
 NAN, UNFINISHED = "the loss became nan", "unfinished"

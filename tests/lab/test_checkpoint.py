@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bgn_lab.experiments import classification
-from bgn_lab.experiments.classification import Watcher
+from bgn_lab import experiments
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import checkpoint
 from bgn_lab.training.record import METRICS
+from bgn_lab.training.run import WEIGHTS, Watcher
 from bgn_lab.training.stopping import Interrupted
 
 RECIPE = Recipe(norm="bgn", groups=4, width=4, limit=200, batch_size=8, epochs=3, lr=0.2)
@@ -36,7 +36,7 @@ def stop_in(epoch: int, at: int = 5) -> Watcher:
 
 def same(a: Path, b: Path) -> None:
     """The runs in two folders ended alike, to the bit."""
-    one, two = (load_file(folder / classification.WEIGHTS) for folder in (a, b))
+    one, two = (load_file(folder / WEIGHTS) for folder in (a, b))
     assert one.keys() == two.keys()
     for name in one:
         assert torch.equal(one[name], two[name]), name
@@ -52,11 +52,11 @@ def same(a: Path, b: Path) -> None:
 )
 def test_resumed_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     recipe = replace(RECIPE, **changes)
-    classification.run(recipe, tmp_path / "whole")
+    experiments.run(recipe, tmp_path / "whole")
     for epoch in (0, 1, 2):
         with pytest.raises(Interrupted):
-            classification.run(recipe, tmp_path / "pieces", stop_in(epoch))
-    result = classification.run(recipe, tmp_path / "pieces")
+            experiments.run(recipe, tmp_path / "pieces", stop_in(epoch))
+    result = experiments.run(recipe, tmp_path / "pieces")
     same(tmp_path / "whole", tmp_path / "pieces")
     assert result["epochs"] == 3
     assert not (tmp_path / "pieces" / checkpoint.NAME).exists()
@@ -64,9 +64,9 @@ def test_resumed_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
 
 def test_goes_on_within_the_epoch(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        classification.run(RECIPE, tmp_path, stop_in(1))
+        experiments.run(RECIPE, tmp_path, stop_in(1))
     seen: list[tuple[int, int]] = []
-    classification.run(RECIPE, tmp_path, Watcher(step=lambda epoch, step: seen.append((epoch, step))))
+    experiments.run(RECIPE, tmp_path, Watcher(step=lambda epoch, step: seen.append((epoch, step))))
     assert seen[0] == (1, 6), "five steps of the second epoch were done"
 
 
@@ -79,10 +79,10 @@ def test_checkpoints_within_the_epoch(tmp_path: Path) -> None:
             raise KeyboardInterrupt  # as if killed: nothing is written any more
 
     with pytest.raises(KeyboardInterrupt):
-        classification.run(recipe, tmp_path / "killed", Watcher(step=look))
-    classification.run(recipe, tmp_path / "killed", Watcher(step=lambda epoch, step: seen.append((epoch, step))))
+        experiments.run(recipe, tmp_path / "killed", Watcher(step=look))
+    experiments.run(recipe, tmp_path / "killed", Watcher(step=lambda epoch, step: seen.append((epoch, step))))
     assert seen[0] == (1, 7), "six steps were saved, the seventh was not"
-    classification.run(recipe, tmp_path / "whole")
+    experiments.run(recipe, tmp_path / "whole")
     same(tmp_path / "whole", tmp_path / "killed")
 
 
@@ -112,7 +112,7 @@ def test_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
         child.stderr.close()
     assert kills > 0
     assert subprocess.run(command, capture_output=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode == 0
-    classification.run(recipe, tmp_path / "whole")
+    experiments.run(recipe, tmp_path / "whole")
     same(tmp_path / "whole", tmp_path / "killed")
     assert not list((tmp_path / "killed").glob(".*")), "no drafts of files are left"
 
@@ -123,7 +123,7 @@ def _lines(folder: Path) -> list[str]:
 
 def _interrupted(folder: Path) -> Path:
     with pytest.raises(Interrupted):
-        classification.run(RECIPE, folder, stop_in(1))
+        experiments.run(RECIPE, folder, stop_in(1))
     return folder / checkpoint.NAME
 
 
@@ -133,7 +133,7 @@ def test_truncated_checkpoint(tmp_path: Path) -> None:
     for size in (0, 4, 100, len(whole) - 1):
         path.write_bytes(whole[:size])
         with pytest.raises(ValueError, match="checkpoint.safetensors is damaged .* remove it to begin this run anew"):
-            classification.run(RECIPE, tmp_path / "run")
+            experiments.run(RECIPE, tmp_path / "run")
         assert path.read_bytes() == whole[:size]
 
 
@@ -142,24 +142,24 @@ def test_foreign_checkpoint(tmp_path: Path) -> None:
     mine = path.read_bytes()
     save_file({"x": torch.zeros(2)}, path)
     with pytest.raises(ValueError, match="is no checkpoint of this program"):
-        classification.run(RECIPE, tmp_path / "run")
+        experiments.run(RECIPE, tmp_path / "run")
     other = replace(RECIPE, lr=0.1)
     with pytest.raises(Interrupted):
-        classification.run(other, tmp_path / "other", stop_in(1))
+        experiments.run(other, tmp_path / "other", stop_in(1))
     path.write_bytes((tmp_path / "other" / checkpoint.NAME).read_bytes())
     with pytest.raises(ValueError, match="belongs to another run \\(lr=0.1 there, 0.2 here\\)"):
-        classification.run(RECIPE, tmp_path / "run")
+        experiments.run(RECIPE, tmp_path / "run")
     path.write_bytes(mine)
     with pytest.raises(ValueError, match="holds another run \\(lr=0.2 there, 0.1 here\\)"):
-        classification.run(other, tmp_path / "run")
-    classification.run(RECIPE, tmp_path / "run")
+        experiments.run(other, tmp_path / "run")
+    experiments.run(RECIPE, tmp_path / "run")
 
 
 def test_folder_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("dear reader")
     (tmp_path / ".thesis.part").write_text("not ours")
     with pytest.raises(ValueError, match="is not empty and holds no run"):
-        classification.run(RECIPE, tmp_path)
+        experiments.run(RECIPE, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"thesis.tex", ".thesis.part"}
 
 
@@ -168,26 +168,26 @@ def test_a_run_killed_before_it_began(tmp_path: Path) -> None:
     (tmp_path / "about.json").write_text("{}")
     (tmp_path / ".recipe.json.123.part").write_text('{"data": ')
     (tmp_path / ".about.json.123.part").write_text("{")
-    classification.run(replace(RECIPE, epochs=1), tmp_path)
+    experiments.run(replace(RECIPE, epochs=1), tmp_path)
     assert not list(tmp_path.glob(".*"))
 
 
 def test_two_at_the_same_time(tmp_path: Path) -> None:
     def step(epoch: int, step: int) -> None:
         if (epoch, step) == (1, 1):
-            classification.run(RECIPE, tmp_path / "run")
+            experiments.run(RECIPE, tmp_path / "run")
 
     with pytest.raises(ValueError, match="is being worked on by another process"):
-        classification.run(RECIPE, tmp_path / "run", Watcher(step=step))
-    classification.run(RECIPE, tmp_path / "run")
-    classification.run(RECIPE, tmp_path / "whole")
+        experiments.run(RECIPE, tmp_path / "run", Watcher(step=step))
+    experiments.run(RECIPE, tmp_path / "run")
+    experiments.run(RECIPE, tmp_path / "whole")
     same(tmp_path / "whole", tmp_path / "run")
 
 
 def test_drafts_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     draft = _interrupted(tmp_path / "run").with_name(".checkpoint.safetensors.123.part")
     draft.write_bytes(b"half")
-    classification.run(RECIPE, tmp_path / "run")
+    experiments.run(RECIPE, tmp_path / "run")
     assert not draft.exists()
 
 
@@ -195,4 +195,4 @@ def test_metrics_that_went_missing(tmp_path: Path) -> None:
     _interrupted(tmp_path / "run")
     (tmp_path / "run" / METRICS).write_text("")
     with pytest.raises(ValueError, match="has 0 epochs, the checkpoint 1"):
-        classification.run(RECIPE, tmp_path / "run")
+        experiments.run(RECIPE, tmp_path / "run")

@@ -118,10 +118,10 @@ def test_a_wrong_file(
 
 def test_a_file_that_is_missing_or_damaged(script: Any, file: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="other.npz cannot be read: No such file"):
-        script.read(tmp_path / "other.npz")
+        script.jpegs.read(tmp_path / "other.npz")
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ValueError, match="images.npz cannot be read as an .npz file"):
-        script.read(file)
+        script.jpegs.read(file)
 
 
 def test_what_is_there_stays(script: Any, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,25 +12,26 @@ from PIL import Image
 from torch import nn
 
 from bgn.factory import NAMES
-from bgn_lab import data
-from bgn_lab.experiments import classification
-from bgn_lab.experiments.classification import FINISHED, NOT_CONVERGED
+from bgn_lab import data, experiments
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
+from bgn_lab.training import run as running
 from bgn_lab.training.record import ABOUT, METRICS, RECIPE, RESULT
+from bgn_lab.training.run import FINISHED, NOT_CONVERGED, WEIGHTS
+from bgn_lab.training.task import floor
 
 SMALL = Recipe(width=8, limit=1500, batch_size=8, epochs=2, lr=0.2)
 
 
 @pytest.mark.parametrize("norm", NAMES)
 def test_every_normaliser_learns(tmp_path: Path, norm: str) -> None:
-    result = classification.run(replace(SMALL, norm=norm), tmp_path / "run")
+    result = experiments.run(replace(SMALL, norm=norm), tmp_path / "run")
     assert result["status"] == FINISHED
     assert result["test_accuracy"] > 0.45, "ten classes: guessing reaches 0.1"
     metrics = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
     assert [m["epoch"] for m in metrics] == [1, 2]
     assert metrics[1]["train_loss"] < metrics[0]["train_loss"]
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {RECIPE, ABOUT, METRICS, RESULT, classification.WEIGHTS}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {RECIPE, ABOUT, METRICS, RESULT, WEIGHTS}
     about = json.loads((tmp_path / "run" / ABOUT).read_text())
     assert about["torch"] == torch.__version__
     assert Recipe.from_json(json.loads((tmp_path / "run" / RECIPE).read_text())).norm == norm
@@ -40,10 +41,10 @@ def test_weights_give_the_accuracy_that_is_reported(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     recipe = replace(SMALL, limit=600, epochs=1)
-    result = classification.run(recipe, tmp_path / "run")
+    result = experiments.run(recipe, tmp_path / "run")
     images = data.load(recipe)
-    model = classification.build(replace(recipe, seed=99), images)
-    model.load_state_dict(load_file(tmp_path / "run" / classification.WEIGHTS))
+    model = experiments.task(replace(recipe, seed=99), images).build()
+    model.load_state_dict(load_file(tmp_path / "run" / WEIGHTS))
     prepare = loop.Prepare(images, recipe)
     score = loop.evaluate(model, map(prepare, images.test.evaluation(7)), recipe)
     assert score.accuracy == pytest.approx(result["test_accuracy"], abs=0.002)
@@ -51,23 +52,23 @@ def test_weights_give_the_accuracy_that_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_explodes_did_not_converge(tmp_path: Path) -> None:
-    result = classification.run(replace(SMALL, norm="bn", limit=400, lr=1e30), tmp_path / "run")
+    result = experiments.run(replace(SMALL, norm="bn", limit=400, lr=1e30), tmp_path / "run")
     assert result["status"] == NOT_CONVERGED
     assert "train_loss of epoch 1 not finite" in result["reason"]
     assert result["test_accuracy"] is None
     last = json.loads((tmp_path / "run" / METRICS).read_text().splitlines()[-1])
     assert last["train_loss"] is None
-    assert classification.run(replace(SMALL, norm="bn", limit=400, lr=1e30), tmp_path / "run") == result
+    assert experiments.run(replace(SMALL, norm="bn", limit=400, lr=1e30), tmp_path / "run") == result
 
 
 def test_a_loss_that_exploded_before_the_run_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = replace(SMALL, norm="bn", limit=400, lr=1e30)
-    whole = classification.run(recipe, tmp_path / "whole")
+    whole = experiments.run(recipe, tmp_path / "whole")
     with monkeypatch.context() as patched:
-        patched.setattr(classification, "_result", raise_interrupt)
+        patched.setattr(running, "_result", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
-            classification.run(recipe, tmp_path / "killed")
-    result = classification.run(recipe, tmp_path / "killed")
+            experiments.run(recipe, tmp_path / "killed")
+    result = experiments.run(recipe, tmp_path / "killed")
     assert {k: v for k, v in result.items() if k != "seconds"} == {k: v for k, v in whole.items() if k != "seconds"}
 
 
@@ -76,19 +77,19 @@ def raise_interrupt(*_: object) -> None:
 
 
 def test_few_test_images_can_still_converge() -> None:
-    assert classification.floor(0.8, 5) == pytest.approx(0.9)
-    assert classification.floor(0.1, 2000) == pytest.approx(0.1 + 3 * math.sqrt(0.09 / 2000))
+    assert floor(0.8, 5) == pytest.approx(0.9)
+    assert floor(0.1, 2000) == pytest.approx(0.1 + 3 * math.sqrt(0.09 / 2000))
 
 
 def test_guessing_did_not_converge(tmp_path: Path) -> None:
-    result = classification.run(replace(SMALL, limit=100, epochs=1, lr=1e-9), tmp_path / "run")
+    result = experiments.run(replace(SMALL, limit=100, epochs=1, lr=1e-9), tmp_path / "run")
     assert result["status"] == NOT_CONVERGED
     assert "guessing reaches 10.00%" in result["reason"]
     assert result["test_accuracy"] <= result["floor"] == pytest.approx(0.1 + 3 * math.sqrt(0.09 / 2000))
 
 
 def test_median_of_the_last_epochs(tmp_path: Path) -> None:
-    result = classification.run(replace(SMALL, limit=300, epochs=4, median_of=3), tmp_path / "run")
+    result = experiments.run(replace(SMALL, limit=300, epochs=4, median_of=3), tmp_path / "run")
     metrics = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
     tested = [m["test_accuracy"] for m in metrics if "test_accuracy" in m]
     assert len(tested) == 3
@@ -112,7 +113,7 @@ def test_median_of_the_last_epochs(tmp_path: Path) -> None:
 )
 def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        classification.run(replace(SMALL, **changes), tmp_path / "run")
+        experiments.run(replace(SMALL, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -122,7 +123,7 @@ def test_accumulated_gradients_are_those_of_the_large_batch() -> None:
     steps = {}
     for size, accumulate in ((16, 1), (8, 2)):
         recipe = Recipe(norm="ln", width=4, batch_size=size, accumulate=accumulate)
-        model = classification.build(recipe, images).double()
+        model = experiments.task(recipe, images).build().double()
         optimizer = torch.optim.SGD(model.parameters(), recipe.rate)
         batch = next(images.train.training(16, 0, 0))
         x, y = loop.Prepare(images, recipe)(batch)
@@ -135,7 +136,7 @@ def test_accumulated_gradients_are_those_of_the_large_batch() -> None:
 @pytest.mark.parametrize("least", [64, 256, 10_000])
 def test_as_many_groups_as_leave_enough_values(least: int) -> None:
     recipe = Recipe(norm="bgn", instances=least, batch_size=2, width=8, stride=2)
-    rows = classification.description(recipe, data.load(recipe))
+    rows = experiments.task(recipe).description()
     assert len(rows) == 9
     for row in rows:
         C, H, W = row["shape"]
@@ -167,16 +168,16 @@ def test_a_damaged_test_image_turns_up_at_once(tmp_path: Path, damaged: Literal[
     recipe = Recipe(data=str(tmp_path), width=4, image_size=16, batch_size=4, epochs=1, decoders=0, damaged=damaged)
     if damaged == "refuse":
         with pytest.raises(ValueError, match="broken.png cannot be read as an image"):
-            classification.run(recipe, tmp_path / "run")
+            experiments.run(recipe, tmp_path / "run")
         assert not (tmp_path / "run" / METRICS).exists()
     else:
         with pytest.warns(UserWarning, match="broken.png cannot be read as an image .*: skipped"):
-            result = classification.run(recipe, tmp_path / "run")
+            result = experiments.run(recipe, tmp_path / "run")
         assert result["images"]["test"] == 10
 
 
 def test_without_validation_images(tmp_path: Path) -> None:
-    result = classification.run(replace(SMALL, limit=200, validation=0.0, epochs=1), tmp_path / "run")
+    result = experiments.run(replace(SMALL, limit=200, validation=0.0, epochs=1), tmp_path / "run")
     assert result["images"] == {"train": 200, "validation": 0, "test": 2000}
     assert result["validation_accuracy"] is None
 
@@ -184,13 +185,13 @@ def test_without_validation_images(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"compile": True}, {"amp": True}, {"amp": True, "channels_last": True}], ids=str)
 def test_other_ways_to_compute_learn_too(tmp_path: Path, changes: dict[str, Any]) -> None:
-    result = classification.run(replace(SMALL, norm="bgn", groups=4, **changes), tmp_path / "run")
+    result = experiments.run(replace(SMALL, norm="bgn", groups=4, **changes), tmp_path / "run")
     assert result["test_accuracy"] > 0.45
 
 
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the package tensorboard is not installed")
-    classification.run(replace(SMALL, limit=200, tensorboard=True), tmp_path / "run")
+    experiments.run(replace(SMALL, limit=200, tensorboard=True), tmp_path / "run")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()

@@ -31,50 +31,51 @@ def small(folder: Path, *rows: tuple[str, tuple[Any, ...]], **settings: Any) -> 
 def test_rows_and_columns_are_in_order(found: Comparison) -> None:
     assert found.labels == ORDER
     assert found.batch_sizes == (2, 8, 32)
-    assert list(found.cells) == [(label, size) for label in ORDER for size in (2, 8, 32)]
+    in_order = [(label, size) for label in ORDER for size in (2, 8, 32)]
+    assert [(label, column.batch_size) for label, column in found.cells] == in_order
     assert found.seeds == [0, 1]
     assert len(found.runs) == 48
     assert len(found.results) == 47
 
 
 def test_mean_and_standard_deviation(found: Comparison) -> None:
-    accuracy = found.cells["BN", 2].accuracy  # 66 and 68
+    accuracy = found.at("BN", 2).accuracy  # 66 and 68
     assert accuracy is not None
     assert (accuracy.mean, accuracy.deviation, accuracy.count) == (pytest.approx(67), pytest.approx(math.sqrt(2)), 2)
-    assert found.cells["BN", 2].text() == "67.0 ± 1.4"
+    assert found.at("BN", 2).text() == "67.0 ± 1.4"
 
 
 def test_difference_is_seed_by_seed(found: Comparison) -> None:
-    difference = found.cells["BGN, paper's G", 2].difference  # 75 - 66 and 77 - 68: no spread although both have some
+    difference = found.at("BGN, paper's G", 2).difference  # 75 - 66 and 77 - 68: no spread although both have some
     assert difference is not None
     assert (difference.mean, difference.deviation, difference.count) == (pytest.approx(9), pytest.approx(0, abs=1e-9), 2)
-    assert found.cells["LN", 2].difference_text() == "+3.5 ± 2.1"  # 5 and 2
-    assert found.cells["IN", 32].difference_text() == "-17.4 ± 0.1"  # -17.5 and -17.4, that is -17.45
-    assert found.cells["BN", 2].difference is None
+    assert found.at("LN", 2).difference_text() == "+3.5 ± 2.1"  # 5 and 2
+    assert found.at("IN", 32).difference_text() == "-17.4 ± 0.1"  # -17.5 and -17.4, that is -17.45
+    assert found.at("BN", 2).difference is None
 
 
 def test_difference_needs_the_same_seed(tmp_path: Path) -> None:
     one = small(tmp_path, ("bn", (NAN, 70.0)), ("gn", (60.0, 72.0)), ("ln", (60.0, UNFINISHED)))
-    assert one.cells["GN", 2].text() == "66.0 ± 8.5"
-    assert one.cells["GN", 2].difference_text() == "+2.0"
-    assert one.cells["LN", 2].difference_text() == ""
+    assert one.at("GN", 2).text() == "66.0 ± 8.5"
+    assert one.at("GN", 2).difference_text() == "+2.0"
+    assert one.at("LN", 2).difference_text() == ""
 
 
 def test_without_bn_there_is_no_difference(tmp_path: Path) -> None:
     one = small(tmp_path, ("gn", (60.0, 72.0)))
-    assert one.cells["GN", 2].difference is None
+    assert one.at("GN", 2).difference is None
     assert "BN" not in one.caption()
 
 
 def test_best_of_each_column(found: Comparison) -> None:
-    best = {size: [label for label in ORDER if found.cells[label, size].best] for size in (2, 8, 32)}
+    best = {size: [label for label in ORDER if found.at(label, size).best] for size in (2, 8, 32)}
     assert best[2] == ["BGN, G = 8"]  # not GBGN with 80.0, half of whose runs failed
     assert best[8] == ["BGN, paper's G"]
     assert best[32] == ["BN", "BGN, paper's G"]  # 84.20 and 84.22
 
 
 def test_failed_runs_are_counted_not_averaged(found: Comparison) -> None:
-    some, all_ = found.cells["GBGN", 2], found.cells["PN", 2]
+    some, all_ = found.at("GBGN", 2), found.at("PN", 2)
     assert (some.failed, some.text(), some.note()) == (1, "80.0", "1 of 2 did not converge")
     assert (all_.failed, all_.text(), all_.note()) == (2, "did not converge", "")
     assert not some.best
@@ -89,16 +90,16 @@ def test_nothing_is_best_where_all_failed(tmp_path: Path) -> None:
 
 
 def test_unfinished_runs_are_not_run_yet(found: Comparison, tmp_path: Path) -> None:
-    half = found.cells["BGN, G = 8", 32]
+    half = found.at("BGN, G = 8", 32)
     assert (len(half.runs), len(half.results), half.text(), half.difference_text()) == (2, 1, "83.0", "-1.0")
     one = small(tmp_path, ("bn", (70.0,)), ("gn", (UNFINISHED,)))
-    assert one.cells["GN", 2].text() == "not run yet"
-    assert not one.cells["GN", 2].best
+    assert one.at("GN", 2).text() == "not run yet"
+    assert not one.at("GN", 2).best
 
 
 def test_nothing_finished(tmp_path: Path) -> None:
     one = small(tmp_path, ("bn", (UNFINISHED,)))
-    assert one.cells["BN", 2].text() == "not run yet"
+    assert one.at("BN", 2).text() == "not run yet"
     assert "Nothing is finished yet" in one.caption()
 
 
@@ -106,8 +107,8 @@ def test_a_combination_that_was_not_asked_for(tmp_path: Path) -> None:
     make(tmp_path, 70.0, norm="bn", batch_size=2)
     make(tmp_path, 71.0, norm="gn", batch_size=4)
     (one,) = compare(collect([tmp_path]))
-    assert one.cells["BN", 4] == Cell((), None, None)
-    assert one.cells["BN", 4].text() == "not run yet"
+    assert one.at("BN", 4) == Cell((), None, None)
+    assert one.at("BN", 4).text() == "not run yet"
 
 
 def test_caption(found: Comparison, tmp_path: Path) -> None:
@@ -122,8 +123,8 @@ def test_caption(found: Comparison, tmp_path: Path) -> None:
 
 
 def test_what_a_normaliser_became(found: Comparison) -> None:
-    assert became(found.cells["GBGN", 8]) == "BGN; G 16 to 64; 392 to 6,272 values"
-    assert became(found.cells["BGN, G = 8", 2]) == "BGN; G 8; 98 to 1,568 values"
+    assert became(found.at("GBGN", 8)) == "BGN; G 16 to 64; 392 to 6,272 values"
+    assert became(found.at("BGN, G = 8", 2)) == "BGN; G 8; 98 to 1,568 values"
     assert became(Cell((), None, None)) == ""
 
 
@@ -144,7 +145,7 @@ def test_place_and_decoders_do_not_matter(tmp_path: Path) -> None:
     make(tmp_path, 70.0, norm="bn", data="cifar10", root=tmp_path, decoders=1)
     make(tmp_path, 71.0, norm="gn", data="cifar10", decoders=4, tensorboard=True)
     (one,) = compare(collect([tmp_path]))
-    assert one.cells["GN", 32].difference_text() == "+1.0"
+    assert one.at("GN", 32).difference_text() == "+1.0"
 
 
 def test_workers_are_told_and_not_mixed(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bgn_lab import data, paper
-from bgn_lab.commands.classification import Classification
+from bgn_lab import data, experiments, paper
+from bgn_lab.commands.run import Classification
 from bgn_lab.data.sources import share
-from bgn_lab.experiments import classification
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import checkpoint, loop
 from bgn_lab.training.record import METRICS
+from bgn_lab.training.run import WEIGHTS
 from bgn_lab.training.stopping import REQUEUE
 from bgn_lab.training.team import Team, settle
 
@@ -72,7 +72,7 @@ def _end(child: "subprocess.Popen[str]") -> None:
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / classification.WEIGHTS)
+    return load_file(folder / WEIGHTS)
 
 
 def close(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
@@ -106,22 +106,22 @@ def test_processes_and_their_simulation_give_the_same_weights(tmp_path: Path, pr
     words = command(recipe, tmp_path / "processes")
     said = finish(torchrun(processes, [words[0], str(tmp_path / "driver.py"), *words[3:]]))
     assert f"batch 4 for each of 4 workers, on {processes} processes" in said
-    result = classification.run(recipe, tmp_path / "simulation")
+    result = experiments.run(recipe, tmp_path / "simulation")
     one, two = weights(tmp_path / "simulation"), weights(tmp_path / "processes")
     assert one["conv1.weight"].dtype == torch.float64
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-9, msg=name)
     assert result["test_accuracy"] > 0.3, "ten classes: it has learned"
-    classification.run(replace(recipe, simulate_workers=1, batch_size=16), tmp_path / "large batch")
+    experiments.run(replace(recipe, simulate_workers=1, batch_size=16), tmp_path / "large batch")
     assert not close(one, weights(tmp_path / "large batch"))
 
 
 def test_workers_of_a_normaliser_without_batch_statistics_are_one_large_batch(tmp_path: Path) -> None:
     """LN sees each image alone: four workers with 4 images, one with 16, or accumulated, are all the same."""
     recipe = replace(SMALL, norm="ln", groups=None, epochs=1)
-    classification.run(recipe, tmp_path / "workers")
+    experiments.run(recipe, tmp_path / "workers")
     for name, changes in (("large", {"batch_size": 16}), ("accumulated", {"accumulate": 4})):
-        classification.run(replace(recipe, simulate_workers=1, **changes), tmp_path / name)  # type: ignore[arg-type]
+        experiments.run(replace(recipe, simulate_workers=1, **changes), tmp_path / name)  # type: ignore[arg-type]
         assert close(weights(tmp_path / "workers"), weights(tmp_path / name)), name
 
 
@@ -129,7 +129,7 @@ def test_workers_of_a_normaliser_without_batch_statistics_are_one_large_batch(tm
 def test_running_statistics_are_those_of_the_first_worker(norm: str) -> None:
     recipe = replace(SMALL, norm=norm, groups=None, lr=1e-30)
     images = data.load(recipe)
-    models = [classification.build(recipe, images) for _ in range(2)]
+    models = [experiments.task(recipe, images).build() for _ in range(2)]
     prepare = loop.Prepare(images, recipe)
     batches = [prepare(batch) for batch in images.train.training(4, 0, 0, range(8))]
     sizes = []
@@ -167,11 +167,11 @@ def test_shares_are_the_whole(workers: int) -> None:
 
 def test_the_first_workers_share_is_reported(tmp_path: Path) -> None:
     recipe = replace(SMALL, epochs=2, median_of=2)
-    result = classification.run(recipe, tmp_path / "run")
+    result = experiments.run(recipe, tmp_path / "run")
     assert result["shard_images"] == 500
     assert result["images"]["test"] == 2000
     images = data.load(recipe)
-    model = classification.build(recipe, images)
+    model = experiments.task(recipe, images).build()
     model.load_state_dict(weights(tmp_path / "run"))
     batches = map(loop.Prepare(images, recipe), share(images.test, 0, 4).evaluation(100))
     score = loop.evaluate(model, batches, recipe)
@@ -212,7 +212,7 @@ def test_a_worker_that_is_killed(tmp_path: Path, how: str) -> None:
     assert said.count("workers, on 2 processes") == 2, said
     if how == "--processes":
         assert "was killed by SIGKILL: all begin again from the last checkpoint" in said
-    classification.run(recipe, tmp_path / "whole")
+    experiments.run(recipe, tmp_path / "whole")
     assert close(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
@@ -279,7 +279,7 @@ def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(tmp_path: Path, pr
     assert about["progress"]["epoch"] == 1
     assert 0 < about["progress"]["step"] <= 360
     finish(words)
-    classification.run(recipe, tmp_path / "whole")
+    experiments.run(recipe, tmp_path / "whole")
     assert close(weights(tmp_path / "whole"), weights(tmp_path / "run"))
 
 
@@ -325,7 +325,7 @@ def test_the_papers_preset() -> None:
         assert recipe.rate == pytest.approx(paper.LEARNING_RATES[size])
     assert (preset.epochs, preset.milestones, preset.schedule, preset.median_of) == (120, (30, 60, 90), "steps", 5)
     assert (preset.model, preset.simulate_workers, preset.decay, preset.validation, preset.warmup) == ("resnet50", 8, 1e-4, 0, 0)
-    model = classification.build(replace(preset, batch_size=2), data.load(Recipe()))
+    model = experiments.task(replace(preset, batch_size=2), data.load(Recipe())).build()
     affine = [(m.weight, m.bias) for m in model.modules() if hasattr(m, "num_groups")]
     assert len(affine) == 53
     assert all(bool((w == 1).all()) and bool((b == 0).all()) for w, b in affine)

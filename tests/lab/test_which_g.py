@@ -12,8 +12,7 @@ from torch import nn
 
 import bgn
 from bgn.kinds import identify, normalisers
-from bgn_lab import norms
-from bgn_lab.experiments import classification
+from bgn_lab import experiments, norms
 from bgn_lab.models.resnet import resnet
 from bgn_lab.recipe import Recipe
 from bgn_lab.report.collect import collect
@@ -65,7 +64,7 @@ def test_every_run_of_the_study_is_one_of_its_own(tmp_path: Path) -> None:
         assert len(recipes) == 3 * (6 * len(which_g.ROWS) - twice)
 
 
-@pytest.mark.parametrize(("model", "stride", "shape"), [("resnet10", None, (3, 84, 84)), ("resnet14", 2, (1, 28, 28)),
+@pytest.mark.parametrize(("model", "stride", "shape"), [("resnet10", None, (3, 64, 64)), ("resnet14", 2, (1, 28, 28)),
                                                         ("resnet18", 1, (3, 32, 32))])  # fmt: skip
 def test_rows_are_the_same_where_no_layer_merges_channels(model: str, stride: int | None, shape: tuple[int, int, int]) -> None:
     for size in which_g.BATCH_SIZES:
@@ -100,7 +99,7 @@ def test_noise_falls_with_the_values_and_confusion_grows_with_the_channels() -> 
 
 def test_a_run_is_measured_whole(tmp_path: Path) -> None:
     recipe = Recipe(norm="bgn", groups=2, width=8, stride=2, limit=300, batch_size=4, epochs=1)
-    classification.run(recipe, tmp_path)
+    experiments.run(recipe, tmp_path)
     found = which_g_measure.measure(tmp_path)
     assert len(found["layers"]) == 9
     assert 0 <= found["different"] <= 1

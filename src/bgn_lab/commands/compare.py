@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,9 +17,8 @@ from rich.text import Text
 
 from bgn import checks
 from bgn.factory import NAMES
-from bgn_lab import data as data_sets
-from bgn_lab import files, norms, studies
-from bgn_lab.experiments import classification
+from bgn_lab import experiments, files, norms, studies
+from bgn_lab.commands.run import PRESETS
 from bgn_lab.recipe import Damaged, Recipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run, read
@@ -33,33 +33,38 @@ class Compare:
     """Train a network with each normaliser at each batch size and compare the accuracies.
 
     Runs go side by side, one per core. Ctrl-C keeps what is done; the same command goes on from there. Learning rates follow the
-    paper's rule (in proportion to the batch size); nothing is tuned on test images.
+    paper's rules; nothing is tuned on test images. `bgn run EXPERIMENT --help` explains what an experiment does.
     """
 
-    data: str = "fashion-mnist"
-    """fashion-mnist (a part ships with the package), cifar10, imagenet; or the path of a folder of class folders or of an .npz"""
+    experiment: str = "classification"
+    """classification, adversarial or fewshot"""
+    preset: str = "laptop"
+    """where options are not given: laptop (minutes for each run), paper (the paper's own settings; adversarial and fewshot)"""
+    data: str | None = None
+    """fashion-mnist (the preset's, as a rule; a part ships with the package), cifar10, imagenet; or the path of a folder of class
+    folders or of an .npz"""
     root: Path | None = None
     """where the data is; for fashion-mnist not needed, for cifar10 the cache of `bgn data get` unless given"""
-    model: str = "resnet8"
-    """resnet8 14 20 32 44 56 110 (small images) or resnet10 18 34 50 101 (as torchvision's)"""
+    model: str | None = None
+    """resnet8 14 20 32 44 56 110 (small images) or resnet10 18 34 50 101 (as torchvision's); wrn-DEPTH-WIDTH (adversarial)"""
     width: int | None = None
     """channels of the first stage; by default 16 for small images, 64 for large ones"""
     stride: int | None = None
     """of the first convolution; by default 1 for small images, 2 for large ones and for the data that ships with the package"""
     norms: tuple[str, ...] = NAMES
     """bn in ln gn pn gbgn bgn"""
-    batch_sizes: tuple[int, ...] = (2, 8, 32)
-    """images that are normalised together"""
-    groups: tuple[str, ...] = ("paper", "8")
-    """G of BGN, one row each: numbers, or paper for the paper's G of each batch size"""
+    batch_sizes: tuple[int, ...] = ()
+    """images that are normalised together; by default 2 8 32 for classification, else the experiment's own"""
+    groups: tuple[str, ...] = ()
+    """G of BGN, one row each: numbers, or paper for the paper's G; by default paper, and 8 too for classification"""
     instances: tuple[int, ...] = ()
     """further rows of BGN: in each layer as many groups of whole channels as leave so many values per statistic"""
-    epochs: int = 2
-    """passes over the training images"""
+    epochs: int | None = None
+    """passes over the training images; by default 2 for classification, else the preset's"""
     seeds: int = 2
     """runs of each kind, with seeds 0, 1, ..."""
-    lr: float = 0.1
-    """learning rate at 32 images; it is scaled in proportion to the batch size"""
+    lr: float | None = None
+    """learning rate; for classification that at 32 images, scaled in proportion to the batch size"""
     limit: int | None = None
     """use at most so many training images; by default all, but 3600 of the data that ships with the package"""
     image_size: int | None = None
@@ -83,30 +88,46 @@ class Compare:
 
     def recipes(self) -> list[Recipe]:
         """All runs, those of the first seed first, so that an early table is a whole one."""
-        for name in ("norms", "batch_sizes", "groups"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} is empty; expected at least one")
         for norm in self.norms:
             checks.one_of("norms", norm, NAMES)
+        if not self.norms:
+            raise ValueError("norms is empty; expected at least one")
         checks.positive_int("seeds", self.seeds)
-        shipped = self.data == "fashion-mnist" and self.root is None  # then it shall take minutes
-        stride, limit = (self.stride or 2, self.limit or 3600) if shipped else (self.stride, self.limit)
+        base = self._base()
+        plain = self.experiment == "classification"
         rows_of_bgn = [(groups, None) for groups in self._groups()] + [(None, least) for least in dict.fromkeys(self.instances)]
         return [
-            Recipe(
-                data=self.data, root=self.root, model=self.model, width=self.width, stride=stride, norm=norm, groups=groups,
-                instances=instances,
-                batch_size=size, epochs=self.epochs, lr=self.lr, limit=limit, image_size=self.image_size, seed=seed,
-                decoders=self.decoders, device=self.device, amp=self.amp, compile=self.compile, channels_last=self.channels_last,
-                damaged=self.damaged,
+            replace(base, norm=norm, groups=groups, instances=instances, batch_size=size, seed=seed)
+            for seed, size in product(
+                range(self.seeds), dict.fromkeys(self.batch_sizes or ((2, 8, 32) if plain else (base.batch_size,)))
             )
-            for seed, size in product(range(self.seeds), dict.fromkeys(self.batch_sizes))
             for norm in dict.fromkeys(self.norms)
             for groups, instances in (rows_of_bgn if norm == "bgn" else ((None, None),))
-        ]  # fmt: skip
+        ]
+
+    def _base(self) -> Recipe:
+        """What the runs have in common: the preset's, and what is given."""
+        checks.one_of("experiment", self.experiment, tuple(experiments.EXPERIMENTS))
+        presets = {"laptop": Recipe(epochs=2)} if self.experiment == "classification" else PRESETS[self.experiment]
+        checks.one_of("preset", self.preset, tuple(presets))
+        preset = presets[self.preset]
+        given: dict[str, Any] = {
+            "data": self.data, "root": self.root, "model": self.model, "width": self.width, "stride": self.stride,
+            "epochs": self.epochs, "lr": self.lr, "limit": self.limit, "image_size": self.image_size, "device": self.device,
+        }  # fmt: skip
+        shipped = self.data in (None, "fashion-mnist") and self.root is None
+        if shipped and self.experiment == "classification":  # then it shall take minutes
+            given |= {"stride": self.stride or 2, "limit": self.limit or 3600}
+        milestones = preset.milestones
+        if self.epochs is not None and self.experiment != "classification":  # where the preset has them, in proportion
+            milestones = tuple(round(m * self.epochs / preset.epochs) for m in milestones)
+        return replace(
+            preset, milestones=milestones, decoders=self.decoders, amp=self.amp, compile=self.compile,
+            channels_last=self.channels_last, damaged=self.damaged, **{k: v for k, v in given.items() if v is not None},
+        )  # fmt: skip
 
     def _groups(self) -> Iterator[int | None]:
-        for word in dict.fromkeys(self.groups):
+        for word in dict.fromkeys(self.groups or (("paper", "8") if self.experiment == "classification" else ("paper",))):
             if word == "paper":
                 yield None
             elif word.isdecimal() and int(word) > 0:
@@ -117,10 +138,10 @@ class Compare:
     def __call__(self, console: Console) -> int:
         """Run, report."""
         recipes = {recipe.key(): recipe for recipe in self.recipes()}
-        data = data_sets.load(next(iter(recipes.values())))
+        data = experiments.task(next(iter(recipes.values()))).data
         for recipe in recipes.values():
             if recipe.seed == 0:
-                classification.check(recipe, data)
+                experiments.task(recipe, data).check()
         jobs = studies.jobs_for(self.jobs, next(iter(recipes.values())).device)
         folder = self.out / RUNS
         try:
@@ -221,7 +242,8 @@ class _Show:
         self.past += self.cost[outcome.key]
         if self.live is None:
             r, result = outcome.recipe, outcome.result
-            said = outcome.error if result is None else result["status"] if result["reason"] else f"{result['test_accuracy']:.1%}"
+            key = r.measures[0].key
+            said = outcome.error if result is None else result["status"] if result["reason"] else f"{result[key]:.1%}"
             spent = "" if result is None else f" in {result['seconds']:.0f} s"
             line = f"[{len(self.done)}/{len(self.recipes)}] {_name(r)}: {said}{spent}; {self.left()}"
             self.console.print(line, highlight=False, markup=False)

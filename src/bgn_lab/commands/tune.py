@@ -17,9 +17,9 @@ from rich.table import Table
 from bgn import checks
 from bgn.groups import ENOUGH
 from bgn_lab import data as data_sets
-from bgn_lab import files, norms, studies
-from bgn_lab.experiments import classification
+from bgn_lab import experiments, files, norms, studies
 from bgn_lab.recipe import Recipe
+from bgn_lab.training.run import FINISHED, NOT_CONVERGED
 
 # what is tried: each normaliser, and BGN from fine to coarse
 CANDIDATES: tuple[dict[str, Any], ...] = (
@@ -69,7 +69,7 @@ class Tune:
             )
         first = list(self.first())
         for recipe in first:
-            classification.check(recipe, data)
+            experiments.task(recipe, data).check()
         jobs = studies.jobs_for(self.jobs, self.recipe.device)
         (self.out / "runs").mkdir(parents=True, exist_ok=True)
         handle = files.lock(self.out)
@@ -136,7 +136,7 @@ class Tune:
 
 def _standing(recipe: Recipe, seeds: range, found: dict[str, dict[str, Any]]) -> Standing:
     results = [found[replace(recipe, seed=seed).key()] for seed in seeds]
-    if any(r["status"] != classification.FINISHED for r in results):
+    if any(r["status"] != FINISHED for r in results):
         return Standing(recipe, None)
     return Standing(recipe, sum(r["validation_accuracy"] for r in results) / len(results))
 
@@ -160,7 +160,7 @@ def _table(title: str, standings: list[Standing], images: int) -> Table:
     kept = survivors(standings)
     for standing in standings:
         a = standing.accuracy
-        said = classification.NOT_CONVERGED if a is None else f"{100 * a:.1f} ± {100 * _error(a, images):.1f}"
+        said = NOT_CONVERGED if a is None else f"{100 * a:.1f} ± {100 * _error(a, images):.1f}"
         label, rate = norms.label(standing.recipe), f"{standing.recipe.rate:.3g}"
         made.add_row(label, rate, said, style="" if standing in kept else "dim")
     return made

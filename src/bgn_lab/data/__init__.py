@@ -23,6 +23,8 @@ def load(recipe: Recipe) -> Data:
     checks.one_of("data", recipe.data, DATA)
     if recipe.data in ("imagenet", "folder"):
         return _from_folders(recipe)
+    if recipe.image_size is not None:
+        raise ValueError(f"image_size={recipe.image_size} is for folders of images; those of {recipe.data} are used as they are")
     root = fetch.home() / "cifar10" if recipe.data == "cifar10" and recipe.root is None else recipe.root
     parts, classes, mean, std, pad = _in_memory(recipe.data, root)
     x, y = parts["train"]

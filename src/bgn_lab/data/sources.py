@@ -121,6 +121,7 @@ class InMemory:
     y: Tensor  # (M,) int64
     pad: int = 0  # pixels by which training crops may move
     flip: bool = False
+    drawn: int = 0  # images of an epoch, drawn with replacement; 0: all, each once
 
     def __len__(self) -> int:
         return len(self.x)
@@ -128,7 +129,8 @@ class InMemory:
     def training(self, batch_size: int, seed: int, epoch: int, wanted: Sequence[int] | None = None) -> Iterator[Batch]:
         """See :class:`Source`. All are augmented, so that the draws are the same whatever is wanted; that costs little."""
         draws = generator(seed, epoch)
-        order = torch.randperm(len(self), generator=draws)
+        M = len(self)
+        order = torch.randint(M, (self.drawn,), generator=draws) if self.drawn else torch.randperm(M, generator=draws)
         batches = rebatch((self._augmented(piece, draws) for piece in torch.split(order, CHUNK)), batch_size, rest=False)
         if wanted is None:
             return batches

@@ -16,7 +16,8 @@ from bgn import checks
 from bgn_lab.norms import Norm
 
 
-def _conv(C: int, K: int, size: int, stride: int = 1) -> nn.Conv2d:
+def conv(C: int, K: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """Without a bias, which the normaliser behind it has."""
     return nn.Conv2d(C, K, size, stride, padding=size // 2, bias=False)
 
 
@@ -27,8 +28,8 @@ class BasicBlock(nn.Module):
 
     def __init__(self, C: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
-        self.conv1, self.bn1 = _conv(C, width, 3, stride), norm(width)
-        self.conv2, self.bn2 = _conv(width, width, 3), norm(width)
+        self.conv1, self.bn1 = conv(C, width, 3, stride), norm(width)
+        self.conv2, self.bn2 = conv(width, width, 3), norm(width)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = _shortcut(C, width, stride, norm)
 
@@ -47,9 +48,9 @@ class Bottleneck(nn.Module):
 
     def __init__(self, C: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
-        self.conv1, self.bn1 = _conv(C, width, 1), norm(width)
-        self.conv2, self.bn2 = _conv(width, width, 3, stride), norm(width)
-        self.conv3, self.bn3 = _conv(width, self.expansion * width, 1), norm(self.expansion * width)
+        self.conv1, self.bn1 = conv(C, width, 1), norm(width)
+        self.conv2, self.bn2 = conv(width, width, 3, stride), norm(width)
+        self.conv3, self.bn3 = conv(width, self.expansion * width, 1), norm(self.expansion * width)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = _shortcut(C, self.expansion * width, stride, norm)
 
@@ -63,7 +64,7 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(C: int, K: int, stride: int, norm: Norm) -> nn.Module | None:
-    return None if stride == 1 and C == K else nn.Sequential(_conv(C, K, 1, stride), norm(K))
+    return None if stride == 1 and C == K else nn.Sequential(conv(C, K, 1, stride), norm(K))
 
 
 class ResNet(nn.Module):
@@ -81,7 +82,7 @@ class ResNet(nn.Module):
         stride: int = 2,
     ) -> None:
         super().__init__()
-        self.conv1, self.bn1 = _conv(channels, width, 3 if small else 7, stride), norm(width)
+        self.conv1, self.bn1 = conv(channels, width, 3 if small else 7, stride), norm(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
         widths = [width, *(block.expansion * width * 2**i for i in range(len(blocks)))]

@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bgn_lab.experiments.classification import NOT_CONVERGED
 from bgn_lab.report.collect import Run
+from bgn_lab.training.run import NOT_CONVERGED
 
 NOT_RUN = "not run yet"
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation (None for a single value), in percent."""
+    """Mean, in percent, and what stands behind the ±: the standard deviation over seeds, or a 95 % interval over episodes."""
 
     mean: float
-    deviation: float | None
+    deviation: float | None  # None of a single value
     count: int
 
     def text(self, sign: bool = False) -> str:
@@ -74,15 +74,39 @@ class Cell:
         return "" if self.difference is None else self.difference.text(sign=True)
 
 
-def cell(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> Cell:
+def interval(values: Sequence[Sequence[float]]) -> Spread | None:
+    """Of fractions by seed and episode: over the episodes, each the mean of its seeds."""
+    if not values:
+        return None
+    episodes = [statistics.mean(column) for column in zip(*values, strict=True)]
+    found = spread(episodes)
+    assert found is not None
+    half = None if found.deviation is None else 1.96 * found.deviation / len(episodes) ** 0.5
+    return Spread(found.mean, half, len(values))
+
+
+def cell(runs: Mapping[int, Run], baseline: Mapping[int, Run], key: str = "test_accuracy") -> Cell:
     """Of runs by seed, with those of BN at the same batch size."""
-    own, other = _accuracies(runs), _accuracies(baseline)
+    order = tuple(runs[seed] for seed in sorted(runs))
+    own, other = _accuracies(runs, key), _accuracies(baseline, key)
+    if any("episodes" in run.result for run in order if run.result is not None):
+        parts, others = _episodes(runs, key), _episodes(baseline, key)
+        differences = [[a - b for a, b in zip(parts[s], others[s], strict=True)] for s in parts if s in others]
+        return Cell(order, interval(list(parts.values())), interval(differences))
     paired = [own[seed] - other[seed] for seed in own if seed in other]
-    return Cell(tuple(runs[seed] for seed in sorted(runs)), spread(list(own.values())), spread(paired))
+    return Cell(order, spread(list(own.values())), spread(paired))
 
 
-def _accuracies(runs: Mapping[int, Run]) -> dict[int, float]:
-    return {seed: run.result["test_accuracy"] for seed, run in runs.items() if run.result is not None and not run.failed}
+def _converged(runs: Mapping[int, Run]) -> dict[int, dict[str, Any]]:
+    return {seed: run.result for seed, run in runs.items() if run.result is not None and not run.failed}
+
+
+def _accuracies(runs: Mapping[int, Run], key: str) -> dict[int, float]:
+    return {seed: result[key] for seed, result in _converged(runs).items() if result.get(key) is not None}
+
+
+def _episodes(runs: Mapping[int, Run], key: str) -> dict[int, list[float]]:
+    return {seed: result["episodes"][key] for seed, result in _converged(runs).items()}
 
 
 def count(n: int, what: str) -> str:

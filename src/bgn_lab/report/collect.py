@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bgn_lab.experiments.classification import FINISHED, NOT_CONVERGED
+from bgn_lab import experiments
 from bgn_lab.recipe import Recipe
 from bgn_lab.training.record import ABOUT, METRICS, RECIPE, RESULT
+from bgn_lab.training.run import FINISHED, NOT_CONVERGED
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def read(folder: Path) -> Run:
     """The run in a folder."""
     path = folder / RECIPE
     try:
-        recipe = Recipe.from_json(_object(path.read_text()))
+        recipe = experiments.recipe(_object(path.read_text()))
         about = _object((path := folder / ABOUT).read_text())
         path = folder / METRICS
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []

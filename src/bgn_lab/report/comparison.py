@@ -6,38 +6,67 @@ import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from bgn_lab import norms
+from bgn_lab.experiments.adversarial import AdversarialRecipe
+from bgn_lab.experiments.fewshot import FewShotRecipe
 from bgn_lab.paper import NORMALISERS
-from bgn_lab.recipe import Recipe
+from bgn_lab.recipe import Measure, Recipe
 from bgn_lab.report.cells import Cell, cell, count
 from bgn_lab.report.collect import Run
 
 BASELINE = "BN"
 COMPARED = ("norm", "groups", "instances", "batch_size", "seed")  # fields of a recipe; runs that agree in all others are compared
-IN_TITLE = ("data", "model", "width", "epochs", "simulate_workers")
+IN_TITLE = ("experiment", "data", "model", "width", "epochs", "simulate_workers")
+WORDS = {"adversarial": "adversarial training", "fewshot": "few-shot learning"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """Of a table: what was measured at a batch size."""
+
+    batch_size: int
+    measure: Measure
+    title: str
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Cells by (label, batch size) of runs that differ in nothing else but the seed."""
+    """Cells by (label, column) of runs that differ in nothing else but batch size and seed."""
 
     setting: Recipe  # of the runs, with the first normaliser, batch size and seed
     labels: tuple[str, ...]
     batch_sizes: tuple[int, ...]
-    cells: dict[tuple[str, int], Cell]
+    cells: dict[tuple[str, Column], Cell]
     apart: str = ""  # what sets it apart from others of the same title
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """By batch size, then by measure."""
+        return tuple(dict.fromkeys(column for _, column in self.cells))
+
+    @property
+    def firsts(self) -> tuple[Column, ...]:
+        """Of each batch size the first column, which has all its runs."""
+        return tuple({column.batch_size: column for column in reversed(self.columns)}[size] for size in self.batch_sizes)
+
+    def at(self, label: str, batch_size: int, key: str | None = None) -> Cell:
+        """The cell of a row, for the most important measure unless another is named."""
+        key = key or self.setting.measures[0].key
+        column = next(c for c in self.columns if (c.batch_size, c.measure.key) == (batch_size, key))
+        return self.cells[label, column]
 
     @property
     def runs(self) -> list[Run]:
         """All of them, row by row."""
-        return [run for own in self.cells.values() for run in own.runs]
+        return [run for label in self.labels for column in self.firsts for run in self.cells[label, column].runs]
 
     @property
     def results(self) -> list[dict[str, Any]]:
         """Of all runs that are over."""
-        return [result for own in self.cells.values() for result in own.results]
+        return [run.result for run in self.runs if run.result is not None]
 
     @property
     def seeds(self) -> list[int]:
@@ -49,17 +78,36 @@ class Comparison:
         s = self.setting
         wide = "" if s.width is None else f" ({s.width} channels at first)"
         workers = "" if s.simulate_workers == 1 else f", {s.simulate_workers} workers"
-        return f"{s.model}{wide} on {_data(s)}, {count(s.epochs, 'epoch')}{workers}{self.apart}"
+        what = "" if s.experiment == "classification" else f"{WORDS[s.experiment]}, "
+        return f"{what}{s.model}{wide} on {_data(s)}, {count(s.epochs, 'epoch')}{workers}{self.apart}"
 
     def reading(self) -> str:
         """How to read the table."""
         median = self.setting.median_of
         when = f" (median of the last {median} epochs)" if median > 1 else ""
-        over = f", mean ± standard deviation over {len(self.seeds)} seeds" if len(self.seeds) > 1 else ", one seed"
-        single = any(c.accuracy and c.accuracy.count < 2 for c in self.cells.values()) and len(self.seeds) > 1
-        alone = " (no ± where there is but one run)" if single else ""
-        beside = f", and the difference to {BASELINE}, seed by seed" if BASELINE in self.labels else ""
-        return f"Test accuracy in %{when}{over}{alone}{beside}. Bold: the best at its batch size."
+        seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
+        if any("episodes" in result for result in self.results):
+            over, alone, pairs = f", mean of {seeds} ± 95 % interval over the episodes", "", "episode by episode"
+        else:
+            over = f", mean ± standard deviation over {seeds}" if len(self.seeds) > 1 else f", {seeds}"
+            single = any(c.accuracy and c.accuracy.count < 2 for c in self.cells.values()) and len(self.seeds) > 1
+            alone, pairs = " (no ± where there is but one run)" if single else "", "seed by seed"
+        beside = f", and the difference to {BASELINE}, {pairs}" if BASELINE in self.labels else ""
+        best = "at its batch size" if len(self.columns) == len(self.batch_sizes) else "of its column"
+        return f"Test accuracy in %{when}{over}{alone}{beside}. Bold: the best {best}.{self._how()}"
+
+    def _how(self) -> str:
+        """What the measures of an experiment are."""
+        s = self.setting
+        if isinstance(s, AdversarialRecipe):
+            how = f" Robust: under PGD of {s.test_steps} steps of {s.step_size:.4f} within {s.bound}, begun at the image."
+            return how + (
+                f" Stronger attacks: {s.strong_restarts} random starts, {s.strong_images} images." if s.strong_images else ""
+            )
+        if isinstance(s, FewShotRecipe):
+            way = f" {s.classes}-way, {s.queries} queries of each class, {s.episodes} episodes, the same for all."
+            return way + (" Transductive: normalisers saw the queries of an episode together." if s.transductive else "")
+        return ""
 
     def caveats(self) -> str:
         """What a reader needs in order to judge it."""
@@ -70,9 +118,10 @@ class Comparison:
         accuracies = [result["test_accuracy"] for result in over if result["test_accuracy"] is not None]
         typical = statistics.median(accuracies) if accuracies else chance
         error = 100 * math.sqrt(typical * (1 - typical) / images["test"])
+        sure = "" if "episodes" in over[0] else f": the standard error of one accuracy is about {error:.1f} points"
         return (
-            f"{images['train']:,} training and {images['test']:,} test images: the standard error of one accuracy is about "
-            f"{error:.1f} points. Guessing reaches {100 * chance:.1f} %; a run that ends at {100 * over[0]['floor']:.1f} % or "
+            f"{images['train']:,} training and {images['test']:,} test images{sure}. "
+            f"Guessing reaches {100 * chance:.1f} %; a run that ends at {100 * over[0]['floor']:.1f} % or "
             "less, or whose loss is not finite, did not converge."
         )
 
@@ -106,7 +155,7 @@ def _apart(settings: list[dict[str, Any]]) -> list[str]:
 def _setting(run: Run) -> dict[str, Any]:
     """What the results depend on, without what is compared."""
     found = {name: value for name, value in run.recipe.identity().items() if name not in COMPARED}
-    found["data"] = _data(run.recipe)
+    found |= {"experiment": run.recipe.experiment, "data": _data(run.recipe)}
     if run.result is not None:  # data sets of one name may differ, such as a part of it and the whole
         found["images"] = run.result["images"]
     return found
@@ -137,15 +186,34 @@ def _one(runs: list[Run], apart: str) -> Comparison:
     for run in runs:
         own = by_seed[norms.label(run.recipe), run.recipe.batch_size]
         own.setdefault(run.recipe.seed, run)  # a recipe that was run twice counts once
+    columns = _columns(runs[0].recipe.measures, batch_sizes)
     cells = {}
-    for (label, size), own in by_seed.items():
-        baseline = by_seed.get((BASELINE, size), {}) if label != BASELINE else {}
-        cells[label, size] = cell(own, baseline)
-    for size in batch_sizes:
+    for label, column in product(labels, columns):
+        baseline = by_seed.get((BASELINE, column.batch_size), {}) if label != BASELINE else {}
+        cells[label, column] = cell(by_seed[label, column.batch_size], baseline, column.measure.key)
+    for column in columns:
         means = {
-            label: a.mean for label in labels if (a := cells[label, size].accuracy) is not None and not cells[label, size].failed
+            label: found.accuracy.mean
+            for label in labels
+            if (found := cells[label, column]).accuracy is not None and not found.failed
         }
         for label, mean in means.items():
             if round(mean, 1) == round(max(means.values()), 1):
-                cells[label, size] = replace(cells[label, size], best=True)
+                cells[label, column] = replace(cells[label, column], best=True)
     return Comparison(runs[0].recipe, labels, batch_sizes, cells, apart)
+
+
+def _columns(measures: tuple[Measure, ...], batch_sizes: tuple[int, ...]) -> list[Column]:
+    """Named by what tells them apart.
+
+    >>> [c.title for c in _columns((Measure("test_accuracy", "test accuracy"),), (2, 8))]
+    ['batch 2', 'batch 8']
+    >>> [c.title for c in _columns((Measure("a", "robust"), Measure("b", "clean")), (128,))]
+    ['robust', 'clean']
+    """
+    made = []
+    for size, measure in product(batch_sizes, measures):
+        parts = [measure.name] if len(measures) > 1 else []
+        parts += [f"batch {size}"] if len(batch_sizes) > 1 or not parts else []
+        made.append(Column(size, measure, ", ".join(parts)))
+    return made

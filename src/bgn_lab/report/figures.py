@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from bgn_lab import files, paper
+from bgn_lab.report import text
 from bgn_lab.report.cells import Cell
 from bgn_lab.report.comparison import Comparison
 
@@ -73,6 +74,47 @@ def by_batch_size(found: Comparison, columns: int = 2) -> Figure:
     return figure
 
 
+def accuracies(found: Comparison, columns: int = 2) -> Figure:
+    """What was measured, and beside it what the paper reports for the same experiment."""
+    alone = len(found.columns) == len(found.batch_sizes)
+    return by_batch_size(found, columns) if alone else by_normaliser(found, columns)
+
+
+def by_normaliser(found: Comparison, columns: int = 2) -> Figure:
+    """A row for each normaliser, a mark for each measure; beside it the paper's own figures."""
+    printed = text.PAPER_TABLES[found.setting.experiment][0]
+    names = [paper.NORMALISERS[name] for name in printed.rows]
+    figure = _figure((5.2 if columns > 1 else NARROW) * columns, (0.36 * len(found.labels) + 2) * (2 // columns))
+    panels = figure.subplots(2 // columns, columns, squeeze=False).flat
+    ours = {
+        column.title: [(a.mean, a.deviation) if (a := found.cells[label, column].accuracy) else None for label in found.labels]
+        for column in found.columns
+    }
+    theirs = {
+        title: [None if (value := row[i]) is None else (value, None) for row in printed.rows.values()]
+        for i, title in enumerate(printed.columns)
+    }
+    _dots(panels[0], f"Measured: {found.title()}", found.labels, ours)
+    _dots(panels[1], f"The paper's own figures: {printed.title}", names, theirs)
+    return figure
+
+
+Point = tuple[float, float | None] | None  # a value and half the length of its bar
+
+
+def _dots(axes: Any, title: str, labels: Sequence[str], series: Mapping[str, Sequence[Point]]) -> None:
+    for number, (name, values) in enumerate(series.items()):
+        points = [(y, *value) for y, value in enumerate(values) if value is not None]
+        axes.errorbar(
+            [x for _, x, _ in points], [y for y, _, _ in points], xerr=[wide or 0 for _, _, wide in points], label=name,
+            linestyle="", marker="osD^v"[number % 5], color=f"C{number}", capsize=2, elinewidth=0.8,
+        )  # fmt: skip
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    _panel(axes, title, "test accuracy, %")
+    _key(axes, axes.get_legend_handles_labels()[0], 3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+
+
 def _measured(axes: Any, found: Comparison) -> list[Any]:
     """The lines that a key explains."""
     sizes, lines = found.batch_sizes, []
@@ -82,12 +124,12 @@ def _measured(axes: Any, found: Comparison) -> list[Any]:
     gap = min([2.0, *(math.log2(b / a) for a, b in pairwise(sizes))])
     for i, label in enumerate(found.labels):
         shift = 2 ** (0.3 * gap * ((i + 0.5) / len(found.labels) - 0.5))  # so that error bars do not hide each other
-        points = [(shift * size, a) for size in sizes if (a := found.cells[label, size].accuracy) is not None]
+        points = [(shift * size, a) for size in sizes if (a := found.at(label, size).accuracy) is not None]
         style = _style(label, found.labels)
         deviations = [a.deviation or 0 for _, a in points]
         axes.errorbar([x for x, _ in points], [a.mean for _, a in points], deviations, capsize=2, elinewidth=0.8, **style)
         lines += axes.plot([], [], **style)
-        failed = [shift * size for size in sizes if found.cells[label, size].failed]
+        failed = [shift * size for size in sizes if found.at(label, size).failed]
         axes.plot(failed, [0] * len(failed), color=style["color"], **foot)
     if any(cell.failed for cell in found.cells.values()):
         lines += axes.plot([], [], color="black", label="did not converge", **foot)
@@ -104,8 +146,9 @@ def _printed(axes: Any, _: Comparison) -> list[Any]:
 
 def curves(found: Comparison, columns: int = 3) -> Figure:
     """Accuracy by epoch on the validation images, or on the training images if none are held out; one panel per batch size."""
-    sizes, metrics = found.batch_sizes, [metrics for run in found.runs for metrics in run.metrics]
-    part = "validation" if any("validation_accuracy" in epoch for epoch in metrics) else "train"
+    sizes, metrics, curve = found.batch_sizes, [metrics for run in found.runs for metrics in run.metrics], found.setting.curve
+    part = "validation" if any(f"validation_{curve}" in epoch for epoch in metrics) else "train"
+    curve = curve if part == "validation" else "accuracy"
     few = max((epoch["epoch"] for epoch in metrics), default=0) <= 12  # more markers would hide the lines
     columns = min(columns, len(sizes))
     rows = math.ceil(len(sizes) / columns)
@@ -114,13 +157,13 @@ def curves(found: Comparison, columns: int = 3) -> Figure:
     drawn = {}
     for axes, size in zip(panels.flat, sizes, strict=False):
         for label in found.labels:
-            if means := _means(found.cells[label, size], f"{part}_accuracy"):
+            if means := _means(found.at(label, size), f"{part}_{curve}"):
                 style = _style(label, found.labels) | ({} if few else {"marker": ""})
                 (drawn[label],) = axes.plot(list(means), list(means.values()), **style)
         axes.xaxis.get_major_locator().set_params(integer=True)
         _panel(axes, f"batch {size}", "epoch")
     for axes in panels[:, 0]:
-        axes.set_ylabel(f"{'training' if part == 'train' else part} accuracy, %")
+        axes.set_ylabel(f"{'training' if part == 'train' else part} {'' if curve == 'accuracy' else f'{curve} '}accuracy, %")
     for axes in panels.flat[len(sizes) :]:
         axes.set_visible(False)
     lines = [drawn[label] for label in found.labels if label in drawn]

@@ -6,6 +6,7 @@ import shlex
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import product
 
 from matplotlib.figure import Figure
 
@@ -48,7 +49,7 @@ td:first-child { text-wrap: balance; }
 
 def page(comparisons: Sequence[Comparison]) -> str:
     """The page as HTML."""
-    body = ["<h1>Normalisers compared</h1>", *map(_measured, comparisons), *map(_theirs, text.PAPER_TABLES)]
+    body = ["<h1>Normalisers compared</h1>", *map(_measured, comparisons), *map(_theirs, text.beside(comparisons))]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Normalisers compared</title>'
@@ -91,18 +92,17 @@ def _details(summary: str, content: str) -> str:
 
 
 def _measured(found: Comparison) -> str:
+    rows = ([_td(label), *(_cell(found.cells[label, column]) for column in found.columns)] for label in found.labels)
     header = ["", *(f"batch {size}" for size in found.batch_sizes)]
-    rows = ([_td(label), *(_cell(found.cells[label, size]) for size in found.batch_sizes)] for label in found.labels)
-    turned = ([label, *(became(found.cells[label, size]) for size in found.batch_sizes)] for label in found.labels)
+    turned = ([label, *(became(found.cells[label, column]) for column in found.firsts)] for label in found.labels)
     parts = [
         f"<section><h2>Measured: {escape(found.title())}</h2>",
-        _table(header, rows, "measured"),
+        _table(["", *(column.title for column in found.columns)], rows, "measured"),
         f'<p class="caption">{escape(found.reading())}</p><p class="caption">{escape(found.caveats())}</p>',
         _picture(
-            figures.by_batch_size(found),
-            figures.by_batch_size(found, columns=1),
-            "Test accuracy against batch size: measured, and the paper's own figures for ImageNet. "
-            "Bars: standard deviation over seeds.",
+            figures.accuracies(found),
+            figures.accuracies(found, columns=1),
+            "Test accuracy: measured, and the paper's own figures. Bars: what stands behind the ± of the table.",
         ),
         _picture(
             figures.curves(found),
@@ -122,24 +122,23 @@ def _measured(found: Comparison) -> str:
 def _layers(found: Comparison) -> str:
     """Layer by layer, folded away."""
     parts = []
-    for (label, size), cell in found.cells.items():
-        for result in cell.results[:1]:
+    for label, column in product(found.labels, found.firsts):
+        for result in found.cells[label, column].results[:1]:
             rows = (
                 [r["layer"], " × ".join(map(str, r["shape"])), str(r["G"]), f"{r['instances']:,}", r["acts_as"]]
                 for r in result["normalisers"]
             )
-            parts.append(
-                _details(f"{label}, batch {size}", _plain(["layer", "C × H × W", "G", "values per statistic", "acts as"], rows))
-            )
+            header = ["layer", "C × H × W", "G", "values per statistic", "acts as"]
+            parts.append(_details(f"{label}, batch {column.batch_size}", _plain(header, rows)))
     return _details("Layer by layer", "".join(parts))
 
 
 def _failures(found: Comparison) -> str:
     """Why runs count as not converged."""
     rows = [
-        [label, str(size), str(run.recipe.seed), run.result["reason"]]
-        for (label, size), cell in found.cells.items()
-        for run in cell.runs
+        [label, str(run.recipe.batch_size), str(run.recipe.seed), run.result["reason"]]
+        for label, column in product(found.labels, found.firsts)
+        for run in found.cells[label, column].runs
         if run.failed and run.result is not None
     ]
     header = ["normaliser", "batch", "seed", "why"]

@@ -10,13 +10,17 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bgn_lab import paper
-from bgn_lab.experiments.classification import NOT_CONVERGED
 from bgn_lab.report.cells import became
 from bgn_lab.report.comparison import BASELINE, Comparison
+from bgn_lab.training.run import NOT_CONVERGED
 
 BECAME = "What each normaliser became in this network"
 BECAME_NOTE = "What it acts as in all layers, the number of groups G and the values that share a statistic."
-PAPER_TABLES = (paper.IMAGENET, paper.GROUP_SWEEP)  # those that belong beside a comparison
+PAPER_TABLES = {  # those that belong beside an experiment's comparison
+    "classification": (paper.IMAGENET, paper.GROUP_SWEEP),
+    "adversarial": (paper.ADVERSARIAL,),
+    "fewshot": (paper.FEWSHOT,),
+}
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -36,22 +40,27 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
     parts = ["# Normalisers compared\n"]
     for found in comparisons:
         parts += [f"## Measured: {html.escape(found.title(), quote=False)}\n", measured(found), found.caption() + "\n"]
-        rows = ([label, *(became(found.cells[label, size]) for size in found.batch_sizes)] for label in found.labels)
+        rows = ([label, *(became(found.cells[label, column]) for column in found.firsts)] for label in found.labels)
         header = ["normaliser", *(f"batch {size}" for size in found.batch_sizes)]
         parts += [f"### {BECAME}\n", table(header, rows), BECAME_NOTE + "\n"]
-    return "\n".join([*parts, *map(theirs, PAPER_TABLES)])
+    return "\n".join([*parts, *map(theirs, beside(comparisons))])
+
+
+def beside(comparisons: Iterable[Comparison]) -> list[paper.Table]:
+    """The paper's tables of the experiments that occur."""
+    return [source for name in dict.fromkeys(found.setting.experiment for found in comparisons) for source in PAPER_TABLES[name]]
 
 
 def measured(found: Comparison) -> str:
     """Accuracy and difference to BN."""
     header = ["normaliser"]
-    for size in found.batch_sizes:
-        header += [f"batch {size}", f"to {BASELINE}"]
+    for column in found.columns:
+        header += [column.title, f"to {BASELINE}"]
     rows = []
     for label in found.labels:
         row = [label]
-        for size in found.batch_sizes:
-            cell = found.cells[label, size]
+        for column in found.columns:
+            cell = found.cells[label, column]
             note = f" ({cell.note()})" if cell.note() else ""
             row += [f"**{cell.text()}**" if cell.best else cell.text() + note, cell.difference_text()]
         rows.append(row)
@@ -97,12 +106,12 @@ def terminal(found: Comparison, title: str = "") -> RichTable:
     heading = Text(title, style="bold") if title else None
     made = RichTable(title=heading, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     made.add_column("normaliser", no_wrap=True)
-    for size in found.batch_sizes:
-        made.add_column(f"batch {size}", justify="right", overflow="fold", max_width=len(NOT_CONVERGED))
+    for column in found.columns:
+        made.add_column(column.title, justify="right", overflow="fold", max_width=len(NOT_CONVERGED))
     for label in found.labels:
         row = [Text(label)]
-        for size in found.batch_sizes:
-            cell = found.cells[label, size]
+        for column in found.columns:
+            cell = found.cells[label, column]
             style = "bold green" if cell.best else "red" if cell.failed else "" if cell.results else "dim"
             row.append(Text(cell.text() if cell.results else "·", style=style))
             row[-1].append("".join(f"\n{line}" for line in (cell.difference_text(), cell.note()) if line), style="not bold dim")

@@ -23,7 +23,7 @@ def write(runs: Sequence[Run], out: Path) -> list[Comparison]:
     files.write(out / "table.md", text.markdown(comparisons))
     for number, found in enumerate(comparisons):
         ending = "" if len(comparisons) == 1 else f"-{number + 1}"
-        figures.png(figures.by_batch_size(found), out / f"accuracy{ending}.png")
+        figures.png(figures.accuracies(found), out / f"accuracy{ending}.png")
         figures.png(figures.curves(found), out / f"curves{ending}.png")
     files.write(out / "report.html", page(comparisons))
     return comparisons
@@ -45,5 +45,8 @@ def _plain(found: Comparison) -> dict[str, Any]:
     return {
         "title": found.title(),
         "caption": found.caption(),
-        "cells": [{"normaliser": label, "batch_size": size, **of(cell)} for (label, size), cell in found.cells.items()],
+        "cells": [
+            {"normaliser": label, "batch_size": column.batch_size, "measure": column.measure.key, **of(cell)}
+            for (label, column), cell in found.cells.items()
+        ],
     }

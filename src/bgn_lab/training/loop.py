@@ -126,12 +126,15 @@ def train(
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[Batch], recipe: Recipe) -> Score:
-    """Loss and accuracy in eval mode."""
+def evaluate(
+    model: nn.Module, batches: Iterable[Batch], recipe: Recipe, view: Callable[[nn.Module, Batch], Batch] | None = None
+) -> Score:
+    """Loss and accuracy in eval mode, of the images as they are or as a view of them shows them."""
     model.eval()
     context = autocast(recipe)
     total, right, images = 0.0, 0, 0
-    for x, y in batches:
+    for batch in batches:
+        x, y = batch if view is None else view(model, batch)
         with context():
             logits: Tensor = model(x).float()
         total += float(F.cross_entropy(logits, y, reduction="sum"))

@@ -47,7 +47,10 @@ class Record:
         """Refuse a folder of something else; begin a new one."""
         folder, known = self.folder, self.folder / RECIPE
         if known.exists():
-            other, mine = Recipe.from_json(_json(known)).identity(), self.recipe.identity()
+            values = _json(known)
+            if (kind := values.get("experiment", "classification")) != self.recipe.experiment:
+                raise ValueError(f"{folder} holds a run of bgn run {kind}, not {self.recipe.experiment}; choose another --out")
+            other, mine = type(self.recipe).from_json(values).identity(), self.recipe.identity()
             odd = [f"{name}={other.get(name)!r} there, {mine[name]!r} here" for name in mine if mine[name] != other.get(name)]
             if odd:
                 raise ValueError(f"{folder} holds another run ({'; '.join(odd)}); choose another --out")

@@ -1,4 +1,4 @@
-"""``bgn run classification``: one training run."""
+"""``bgn run``: one training run of an experiment."""
 
 from __future__ import annotations
 
@@ -13,22 +13,33 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bgn import checks
-from bgn_lab import data as data_sets
-from bgn_lab import norms, paper
-from bgn_lab.experiments import classification
-from bgn_lab.experiments.classification import Watcher
+from bgn_lab import experiments, norms, paper
+from bgn_lab.experiments.adversarial import AdversarialRecipe
+from bgn_lab.experiments.fewshot import FewShotRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import stopping, team
 from bgn_lab.training.launch import launch
+from bgn_lab.training.run import Watcher, run
+
+SHOWN = {  # of an epoch's metrics
+    "train_accuracy": "train",
+    "validation_accuracy": "validation",
+    "validation_robust": "robust",
+    "choice_1": "1-shot of the classes for choosing",
+    "test_accuracy": "test",
+    "test_robust": "robust",
+    "test_1": "1-shot",
+    "test_5": "5-shot",
+}
 
 
 @dataclass(frozen=True)
-class Classification:
-    """Train one network. Every epoch ends with a checkpoint; the same command goes on from the last one."""
+class _Run:
+    """What all of them share."""
 
     recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
     preset: str | None = None
-    """other defaults: paper-imagenet, the paper's ResNet-50 on ImageNet with 8 workers"""
+    """other defaults"""
     out: Path | None = None
     """folder of the run; by default runs/ and a name made from the options"""
     processes: int = 1
@@ -36,13 +47,7 @@ class Classification:
     restarts: int = 3
     """how often all processes begin again from the last checkpoint after one of them died"""
 
-    PRESETS: ClassVar[dict[str, Recipe]] = {
-        "paper-imagenet": Recipe(
-            data="imagenet", model="resnet50", simulate_workers=paper.WORKERS, epochs=paper.EPOCHS, schedule="steps",
-            milestones=paper.MILESTONES, lr=paper.LEARNING_RATES[32] / paper.WORKERS, decay=paper.WEIGHT_DECAY, validation=0,
-            median_of=paper.MEDIAN_EPOCHS, decoders=4,
-        ),
-    }  # fmt: skip
+    PRESETS: ClassVar[dict[str, Recipe]] = {}
 
     def __call__(self, console: Console) -> int:
         """Train, say how it went."""
@@ -56,7 +61,7 @@ class Classification:
                     found = f"{torch.cuda.device_count()} devices; start fewer, with --simulate-workers for the rest"
                     raise ValueError(f"processes={self.processes} exceeds the {found}")
                 here = replace(recipe, device="cpu")  # devices are for the processes
-                classification.check(here, data_sets.load(here))  # here, where it is said once
+                experiments.task(here).check()  # here, where it is said once
             return launch(sys.argv[1:], self.processes, self.restarts, console)
         folder = self.out or Path("runs") / recipe.key()
         with stopping.listening(), team.joined(recipe) as own:
@@ -71,31 +76,73 @@ class Classification:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task("", epoch="...", total=None)
+            bar = progress.add_task("", epoch="...", total=None)
             steps = 1
 
             def begin(epochs: int, per_epoch: int) -> None:
                 nonlocal steps
                 steps = per_epoch
-                progress.update(task, total=epochs * per_epoch)
+                progress.update(bar, total=epochs * per_epoch)
 
             def step(epoch: int, done: int) -> None:
-                progress.update(task, completed=epoch * steps + done, epoch=epoch + 1)
+                progress.update(bar, completed=epoch * steps + done, epoch=epoch + 1)
 
             def epoch(metrics: dict[str, Any]) -> None:
                 progress.console.print(line(metrics), highlight=False, soft_wrap=True)
 
             said = f"{norms.label(recipe)}, batch {recipe.batch_size}{_workers(own)}: {folder}"
             console.print(said, highlight=False, markup=False, soft_wrap=True)
-            result = classification.run(recipe, folder, Watcher(begin, step, epoch), own)
+            task = experiments.task(recipe)
+            result = run(task, folder, Watcher(begin, step, epoch), own)
         if result["reason"]:
             console.print(f"[red]{result['status']}[/red]: {result['reason']}", highlight=False, soft_wrap=True)
         else:
-            said = f"test accuracy {result['test_accuracy']:.2%} on {result['images']['test']} images"
-            if "shard_images" in result:
-                said += f" ({result['shard_accuracy']:.2%} on the first worker's {result['shard_images']})"
-            console.print(f"{said}, {result['seconds']:.0f} s", highlight=False, soft_wrap=True)
+            console.print(f"{task.said(result)}, {result['seconds']:.0f} s", highlight=False, soft_wrap=True)
         return 0
+
+
+@dataclass(frozen=True)
+class Classification(_Run):
+    """Train one network. Every epoch ends with a checkpoint; the same command goes on from the last one."""
+
+    preset: str | None = None
+    """other defaults: paper-imagenet, the paper's ResNet-50 on ImageNet with 8 workers"""
+
+    PRESETS: ClassVar[dict[str, Recipe]] = {
+        "paper-imagenet": Recipe(
+            data="imagenet", model="resnet50", simulate_workers=paper.WORKERS, epochs=paper.EPOCHS, schedule="steps",
+            milestones=paper.MILESTONES, lr=paper.LEARNING_RATES[32] / paper.WORKERS, decay=paper.WEIGHT_DECAY, validation=0,
+            median_of=paper.MEDIAN_EPOCHS, decoders=4,
+        ),
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Adversarial(_Run):
+    """Train one network on attacked images; robust and clean accuracy. The same command goes on from the last checkpoint."""
+
+    recipe: Annotated[AdversarialRecipe, tyro.conf.arg(name="")] = field(default_factory=AdversarialRecipe)
+    preset: str | None = None
+    """other defaults: laptop (minutes on two cores, whatever the data), paper (CIFAR-10, 200 epochs)"""
+
+    PRESETS: ClassVar[dict[str, Recipe]] = {
+        "laptop": AdversarialRecipe(),
+        "paper": AdversarialRecipe(data="cifar10", epochs=200, milestones=(100, 150), strong_images=1000, strong_restarts=5),
+    }
+
+
+@dataclass(frozen=True)
+class FewShot(_Run):
+    """Train features on base classes; accuracy on episodes of new ones. The same command goes on from the last checkpoint."""
+
+    recipe: Annotated[FewShotRecipe, tyro.conf.arg(name="")] = field(default_factory=FewShotRecipe)
+    preset: str | None = None
+    """other defaults: laptop (minutes on two cores, whatever the data), paper (60 epochs of 1000 steps)"""
+
+    PRESETS: ClassVar[dict[str, Recipe]] = {
+        "laptop": FewShotRecipe(width=16, batch_size=64, epochs=8, milestones=(4, 6, 7)),
+        "paper": FewShotRecipe(epochs=60, iterations=1000, milestones=(20, 40, 50), validation=0),
+    }
 
 
 def _workers(own: team.Team) -> str:
@@ -111,7 +158,8 @@ def _workers(own: team.Team) -> str:
 def line(metrics: dict[str, Any]) -> str:
     """The metrics of an epoch in one line."""
     loss = "not finite" if metrics["train_loss"] is None else f"{metrics['train_loss']:.4f}"
-    scores = [
-        f"{name} {metrics[f'{name}_accuracy']:.2%}" for name in ("train", "validation", "test") if f"{name}_accuracy" in metrics
-    ]
+    scores = [f"{name} {metrics[key]:.2%}" for key, name in SHOWN.items() if key in metrics]
     return "  ".join([f"epoch {metrics['epoch']:>3}", f"loss {loss}", *scores, f"{metrics['images_per_second']:.0f} images/s"])
+
+
+PRESETS = {"classification": Classification.PRESETS, "adversarial": Adversarial.PRESETS, "fewshot": FewShot.PRESETS}

@@ -1,0 +1,72 @@
+"""Projected gradient descent (Madry et al. 2018): the images near given ones that a network gets most wrong.
+
+Near means that no value changes by more than a bound (L-infinity), and that values stay in [0, 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class PGD:
+    """``steps`` steps of ``size`` along the sign of the gradient of the cross-entropy with the true labels.
+
+    With ``start`` they begin at a random place of the ball; with ``restarts`` above 1, which needs that, as often, and each image
+    becomes the one of its attempts with the highest loss among those that are misclassified, or among all where none is.
+    """
+
+    bound: float
+    size: float
+    steps: int
+    start: bool = False
+    restarts: int = 1
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """(N, C, H, W) in [0, 1] -> the same, attacked. The network stays in the mode that it is in; its parameters get no
+        gradients."""
+        low, high = ball(x, self.bound)
+        found, worst = x, None
+        for _ in range(self.restarts):
+            own = self._attempt(model, x, y, low, high)
+            if self.restarts == 1:
+                return own
+            harm = _harm(model, own, y)
+            better = harm > worst if worst is not None else torch.ones_like(harm, dtype=torch.bool)
+            found = torch.where(better[:, None, None, None], own, found)
+            worst = harm if worst is None else torch.maximum(harm, worst)
+        return found
+
+    def _attempt(self, model: nn.Module, x: Tensor, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        own = x.detach()
+        if self.start:
+            own = (own + torch.empty_like(own).uniform_(-self.bound, self.bound)).clamp(low, high)
+        with torch.enable_grad():
+            for _ in range(self.steps):
+                own.requires_grad_(True)
+                loss = F.cross_entropy(model(own).float(), y, reduction="sum")  # a mean's gradients may underflow
+                (gradient,) = torch.autograd.grad(loss, own)
+                own = torch.add(own.detach(), gradient.sign(), alpha=self.size).clamp(low, high)
+        return own.detach()
+
+
+def ball(x: Tensor, bound: float) -> tuple[Tensor, Tensor]:
+    """The lowest and highest values allowed: exactly, not up to rounding, within the bound of x and in [0, 1]."""
+    exact = x.double()
+    low, high = (exact - bound).to(x.dtype), (exact + bound).to(x.dtype)  # rounded to nearest: at most one step too far
+    low = torch.where(exact - low.double() > bound, torch.nextafter(low, x), low)
+    high = torch.where(high.double() - exact > bound, torch.nextafter(high, x), high)
+    return low.clamp_(0, 1), high.clamp_(0, 1)
+
+
+@torch.no_grad()
+def _harm(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """(N,): the loss, where the label is wrong always above any loss where it is right."""
+    logits = model(x).float()
+    loss = F.cross_entropy(logits, y, reduction="none")
+    wrong: Tensor = logits.argmax(1) != y
+    return loss.add(wrong, alpha=1e6)

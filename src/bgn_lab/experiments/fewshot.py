@@ -1,0 +1,262 @@
+"""Few-shot learning (the paper's section on miniImageNet): learn base classes, recognise new ones from a few images.
+
+A ResNet-12 with a classifier by cosines learns the base classes. A new class gets as its weights the mean direction of the
+features of its few labelled images (imprinting, Qi et al. 2018); nothing is trained anew. Accuracy is the mean over episodes:
+some ways (classes), a few shots (labelled images) and some queries of each.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bgn import checks
+from bgn_lab import norms
+from bgn_lab.data import few_shot
+from bgn_lab.data.few_shot import FewShotData
+from bgn_lab.data.sources import Batch, InMemory, generator
+from bgn_lab.models.resnet12 import FewShotNetwork, ResNet12, imprint
+from bgn_lab.recipe import Measure, Recipe, Schedule
+from bgn_lab.training import loop
+from bgn_lab.training.task import Scoring, Task
+
+Activation = Literal["relu", "swish"]
+SHOTS = (1, 5)
+
+
+@dataclass(frozen=True)
+class FewShotRecipe(Recipe):
+    """Learn base classes, recognise new ones."""
+
+    experiment: ClassVar[str] = "fewshot"
+
+    data: str = "fashion-mnist"
+    """fashion-mnist (6 base and 4 new classes of a part that ships with the package); or the path of a folder of train, val and
+    test with class folders each, or of an .npz of JPEGs with such a division"""
+    model: str = "resnet12"
+    """resnet12"""
+    width: int | None = None
+    """channels of the first block; by default 64"""
+    groups: int | None = None
+    """G of bgn, gn or gbgn; by default 256 for bgn, the largest power of two that divides every layer (the paper does not say)"""
+    activation: Activation = "relu"
+    """relu or swish"""
+    negative: bool = False
+    """let features be negative: no activation at the end of the last block"""
+    batch_size: int = 256
+    """images that are normalised together"""
+    epochs: int = 6
+    """of so many iterations, or passes over the images of the base classes; the paper's 60"""
+    iterations: int | None = None
+    """steps of an epoch, with images drawn anew for each; by default one pass over the images; 1000 in the code that the paper's
+    schedule comes from"""
+    lr: float = 0.1
+    """learning rate, whatever the batch size"""
+    nesterov: bool = True
+    """Nesterov's form of the momentum"""
+    decay: float = 5e-4
+    """weight decay, on all parameters"""
+    schedule: Schedule = "steps"
+    """how the learning rate falls: at the milestones to 6, 1.2 and 0.24 % of the first (the paper's), along a cosine, or not"""
+    milestones: tuple[int, ...] = (2, 4, 5)
+    """three epochs at which `--schedule steps` lowers the learning rate; the paper's 20, 40 and 50"""
+    ways: int | None = None
+    """classes of an episode; by default 5, of fashion-mnist all 4 that are new"""
+    queries: int = 15
+    """images to recognise, per class of an episode"""
+    episodes: int = 600
+    """that the accuracy is the mean of; the same for every normaliser and seed"""
+    transductive: bool = False
+    """let normalisers use the statistics of each episode's images, labelled and queries together, at test time. This is another,
+    easier task: the queries are not recognised one by one"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.one_of("activation", self.activation, get_args(Activation))
+        checks.one_of("model", self.model, ("resnet12",))
+        for name in ("queries", "episodes"):
+            checks.positive_int(name, getattr(self, name))
+        if self.iterations is not None:
+            checks.positive_int("iterations", self.iterations)
+        if self.ways is not None and self.ways < 2:
+            raise ValueError(f"ways={self.ways} leaves nothing to decide; expected 2 or more")
+        if self.stride is not None:
+            raise ValueError(f"stride={self.stride}: ResNet-12 has none; expected none")
+        if self.schedule == "steps" and len(self.milestones) != len(self.falls):
+            raise ValueError(f"milestones={self.milestones} are {len(self.milestones)} epochs; expected {len(self.falls)}")
+
+    @property
+    def classes(self) -> int:
+        """Of an episode."""
+        return self.ways or (4 if self.data == "fashion-mnist" else 5)
+
+    @property
+    def rate(self) -> float:
+        """The highest learning rate."""
+        return self.lr
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """As the paper has them."""
+        return tuple(Measure(f"test_{shots}", f"{shots}-shot") for shots in SHOTS)
+
+    @property
+    def falls(self) -> tuple[float, ...]:
+        """0.1, 0.006, 0.0012, 0.00024."""
+        return (0.06, 0.012, 0.0024)
+
+    @property
+    def usual_groups(self) -> int | None:
+        """The paper does not say."""
+        return 256 if self.norm == "bgn" else None
+
+
+class FewShot(Task):
+    """Classification of the base classes in training; episodes of new ones in testing."""
+
+    recipe: FewShotRecipe
+    data: FewShotData
+
+    @staticmethod
+    def load(recipe: Recipe) -> FewShotData:
+        """With the classes divided."""
+        assert isinstance(recipe, FewShotRecipe)
+        return few_shot.load(recipe, recipe.classes)
+
+    def network(self) -> nn.Module:
+        """Features and classifier."""
+        r, data = self.recipe, self.data
+        features = ResNet12(norms.constructor(r), data.shape[0], r.width or 64, r.activation, not r.negative)
+        return FewShotNetwork(features, len(data.classes))
+
+    def images(self) -> int:
+        """Of an epoch."""
+        r = self.recipe
+        return len(self.data.train) if r.iterations is None else r.iterations * r.batch_size * r.batches
+
+    def batches(self, epoch: int, numbers: Sequence[int]) -> Iterator[Batch]:
+        """Of one pass, or of images drawn with replacement."""
+        r, train = self.recipe, self.data.train
+        if r.iterations is not None:
+            assert isinstance(train, InMemory)
+            train = replace(train, drawn=self.images())
+        return train.training(r.batch_size, r.seed, epoch, numbers)
+
+    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:
+        """Episodes of the new classes in the last epoch, and whenever those of the classes for choosing go better than before."""
+        metrics: dict[str, Any] = {}
+        if len(self.data.validation):
+            held, _ = score(self.data.validation, None)
+            metrics |= {"validation_loss": held.loss, "validation_accuracy": held.accuracy}
+        before = max((m["choice_1"] for m in history if "choice_1" in m), default=-1.0)
+        if self.data.choice is not None:
+            metrics["choice_1"] = statistics.mean(self._episodes(model, self.data.choice)[1])
+        if len(history) >= self.recipe.epochs - self.recipe.median_of or metrics.get("choice_1", -1.0) > before:
+            for shots, accuracies in self._episodes(model, self.data.test).items():
+                metrics[f"test_{shots}"] = statistics.mean(accuracies)
+                if len(history) == self.recipe.epochs - 1:
+                    metrics[f"episodes_{shots}"] = accuracies
+        return metrics
+
+    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+        """Of the last epoch, and of the one that went best with the classes for choosing."""
+        last, data = history[-1], self.data
+        best = max((m for m in history if "choice_1" in m and "test_1" in m), key=lambda m: float(m["choice_1"]), default=last)
+        chance, count = data.chance, self.recipe.episodes
+        found = {f"test_{shots}": last.get(f"test_{shots}") for shots in SHOTS}
+        return {
+            "test_accuracy": found["test_1"],
+            **found,
+            **{f"best_test_{shots}": best.get(f"test_{shots}") for shots in SHOTS},
+            "best_epoch": best["epoch"],
+            "episodes": {f"test_{shots}": last.get(f"episodes_{shots}") for shots in SHOTS},
+            "validation_accuracy": last.get("validation_accuracy"),
+            "chance": chance,
+            "floor": chance + 3 * (chance * (1 - chance) / (count * self.recipe.classes * self.recipe.queries)) ** 0.5,
+            "classes": len(data.classes),
+            "images": {"train": len(data.train), "validation": len(data.validation), "test": len(data.test)},
+            "image": list(data.shape),
+        }
+
+    def said(self, result: dict[str, Any]) -> str:
+        """Means over episodes, with 95 % intervals."""
+        r = self.recipe
+        found = [f"{shots}-shot {interval(result['episodes'][f'test_{shots}'])}" for shots in SHOTS]
+        how = ", transductive" if r.transductive else ""
+        return f"{', '.join(found)} ({r.classes}-way{how}, {r.episodes} episodes, 95 % intervals)"
+
+    def check(self) -> None:
+        """Refuse what would fail after minutes."""
+        super().check()
+        r = self.recipe
+        for what, source in {"new": self.data.test, "choice": self.data.choice}.items():
+            if source is not None and (least := int(source.y.bincount().min())) < max(SHOTS) + r.queries:
+                raise ValueError(f"queries={r.queries} and {max(SHOTS)} shots exceed the {least} images of a {what} class")
+
+    @torch.no_grad()
+    def _episodes(self, model: nn.Module, source: InMemory) -> dict[int, list[float]]:
+        """The accuracy of every episode, by shots."""
+        r, prepare = self.recipe, loop.Prepare(self.data, self.recipe)
+        network = getattr(model, "_orig_mod", model)  # of a compiled one
+        assert isinstance(network, FewShotNetwork)
+        alone = None if r.transductive else features(network, source, prepare)
+        found: dict[int, list[float]] = {shots: [] for shots in SHOTS}
+        for shots, own in found.items():
+            for index in draw(source.y, r.classes, shots + r.queries, r.episodes):  # (ways, shots + queries)
+                f = alone[index] if alone is not None else _together(network, prepare, source, index)
+                right = predict(f, shots) == torch.arange(r.classes)[:, None]
+                own.append(round(float(right.float().mean()), 6))
+        return found
+
+
+def interval(accuracies: Sequence[float]) -> str:
+    """Mean and half-width of the 95 % interval, in percent.
+
+    >>> interval([0.5, 0.6, 0.7, 0.6])
+    '60.0 ± 8.0'
+    """
+    wide = 1.96 * statistics.stdev(accuracies) / len(accuracies) ** 0.5 if len(accuracies) > 1 else 0.0
+    return f"{100 * statistics.mean(accuracies):.1f} ± {100 * wide:.1f}"
+
+
+@torch.no_grad()
+def features(network: FewShotNetwork, source: InMemory, prepare: loop.Prepare) -> Tensor:
+    """(M, K), in eval mode."""
+    network.eval()
+    batches = map(prepare, source.evaluation(loop.EVALUATION_BATCH))
+    return torch.cat([network.features(x).float().cpu() for x, _ in batches])
+
+
+def draw(y: Tensor, ways: int, images: int, episodes: int) -> Iterator[Tensor]:
+    """Episodes as (ways, images) indices, the same at every call."""
+    draws = generator(ways, images)
+    own = [torch.nonzero(y == k).flatten() for k in range(int(y.max()) + 1)]
+    for _ in range(episodes):
+        classes = torch.randperm(len(own), generator=draws)[:ways].tolist()
+        yield torch.stack([own[k][torch.randperm(len(own[k]), generator=draws)[:images]] for k in classes])
+
+
+def predict(f: Tensor, shots: int) -> Tensor:
+    """(ways, shots + queries, K) features -> (ways, queries): the class whose imprinted weights each query is nearest to."""
+    ways, _, K = f.shape
+    support, queries = f[:, :shots], f[:, shots:]
+    weights = imprint(support.reshape(-1, K), torch.arange(ways).repeat_interleave(shots), ways)
+    return F.linear(F.normalize(queries, dim=-1), weights).argmax(-1)
+
+
+def _together(network: FewShotNetwork, prepare: loop.Prepare, source: InMemory, index: Tensor) -> Tensor:
+    """Features with the statistics of the episode itself; running ones stay as they were."""
+    state = {name: value.clone() for name, value in network.named_buffers()}
+    network.train()
+    x, _ = prepare((source.x[index.flatten()], source.y[index.flatten()]))
+    found: Tensor = network.features(x).float().cpu()
+    for name, value in network.named_buffers():
+        value.copy_(state[name])
+    network.eval()
+    return found.view(*index.shape, -1)

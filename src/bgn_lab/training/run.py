@@ -1,0 +1,217 @@
+"""A training run: stop and go on at any step, alone or as one of several processes.
+
+The weights come from the seed; order and augmentation of an epoch from the seed and the epoch. So a run that was killed and
+goes on from its checkpoint ends with the same bits, on the CPU, as one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from bgn_lab import files
+from bgn_lab.data.sources import Batch, Source, fingerprint, mixed, share
+from bgn_lab.training import checkpoint, loop, schedule, stopping
+from bgn_lab.training.loop import Score
+from bgn_lab.training.record import Record
+from bgn_lab.training.stopping import Interrupted
+from bgn_lab.training.task import Task, View
+from bgn_lab.training.team import Team
+
+FINISHED, NOT_CONVERGED = "finished", "did not converge"
+WEIGHTS = "model.safetensors"
+
+
+@dataclass
+class Watcher:
+    """What hears of a run's progress. ``step`` may raise :class:`bgn_lab.training.stopping.Interrupted`."""
+
+    begin: Callable[[int, int], None] = lambda epochs, steps: None  # noqa: ARG005
+    step: Callable[[int, int], None] = lambda epoch, step: None  # noqa: ARG005
+    epoch: Callable[[dict[str, Any]], None] = lambda metrics: None  # noqa: ARG005
+
+
+def run(task: Task, folder: Path, watcher: Watcher | None = None, team: Team | None = None) -> dict[str, Any]:
+    """Train, or go on with training, in a folder of its own; the result, at once if there is one already.
+
+    With several processes all call this; the first one alone reads and writes the folder.
+    """
+    recipe, data = task.recipe, task.data
+    team = team or Team(recipe.simulate_workers)
+    task.check()
+    team.same("images", {part: fingerprint(getattr(data, part)) for part in ("train", "validation", "test")})
+    with Record(folder, recipe) if team.first else nullcontext() as record:
+        done = team.tell(None if record is None else record.result())
+        if done is not None:
+            return done
+        with loop.convolutions(recipe, data):
+            return _Training(task, folder, record, watcher or Watcher(), team).run()
+
+
+class _Training:
+    """A run under way."""
+
+    def __init__(self, task: Task, folder: Path, record: Record | None, watcher: Watcher, team: Team) -> None:
+        self.task, self.recipe, self.data, self.record, self.watcher, self.team = (
+            task, task.recipe, task.data, record, watcher, team,
+        )  # fmt: skip
+        recipe = self.recipe
+        self.folder, self.path = folder, folder / checkpoint.NAME
+        self.model = task.build()
+        self.optimizer = task.optimizer(self.model)
+        self.scaler = torch.amp.GradScaler(enabled=recipe.amp and recipe.device.startswith("cuda"))
+        self.progress = self._restore()
+        self.history = team.tell([] if record is None else record.rewind(self.progress.epoch))
+        self.compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
+        self.network = team.wrap(self.compiled)
+        self.prepare = loop.Prepare(task.data, recipe)
+        self.steps = task.images() // recipe.batch_size // recipe.batches  # of an epoch
+        self.saved, self.saves = time.monotonic(), 0
+
+    def _restore(self) -> checkpoint.Progress:
+        content = self.team.tell(self.path.read_bytes() if self.team.first and self.path.exists() else None)
+        if content is None:
+            return checkpoint.Progress()
+        progress = checkpoint.restore(content, self.path, self.recipe, self.model, self.optimizer)
+        if progress.scaler:
+            self.scaler.load_state_dict(progress.scaler)
+        return progress
+
+    def run(self) -> dict[str, Any]:
+        """All epochs that are left, and the result."""
+        recipe = self.recipe
+        if not self.history:  # a damaged image shall not turn up after days; those for training turn up in the first epoch
+            for source in (self.data.validation, self.data.test):
+                share(source, self.team.rank, self.team.processes).check()
+        self.watcher.begin(recipe.epochs, self.steps)
+        board = _board(self.folder) if recipe.tensorboard and self.record is not None else None
+        for epoch in range(self.progress.epoch, recipe.epochs):
+            if _trouble(self.history):
+                break
+            metrics = self._epoch(epoch)
+            if board is not None:
+                for name, value in metrics.items():
+                    if isinstance(value, float):
+                        board.add_scalar(name, value, epoch + 1)
+                board.flush()
+            self.watcher.epoch(metrics)
+        if board is not None:
+            board.close()
+        result = _result(self.task, self.model, self.history, self.progress.seconds)
+        if self.record is not None:
+            files.write(self.folder / WEIGHTS, save({n: t.contiguous() for n, t in self.model.state_dict().items()}))
+            self.record.finish(result)
+            self.path.unlink(missing_ok=True)
+        return result
+
+    def _epoch(self, epoch: int) -> dict[str, Any]:
+        team, begun = self.team, self.progress
+        begin = time.perf_counter() - begun.spent
+        with stopping.patient():
+            trained = self._train(epoch, begin)
+            long = team.tell(time.monotonic() - self.saved > 60)  # it may take long until all is tested
+            if long or team.total(stopping.asked()) != (0,):
+                self._save(replace(begun, step=self.steps, score=trained, spent=time.perf_counter() - begin))
+        seconds = time.perf_counter() - begin
+        metrics = {
+            "epoch": epoch + 1, "lr": self.optimizer.param_groups[0]["lr"], "seconds": seconds,
+            "images_per_second": trained.images / seconds, "train_loss": trained.loss, "train_accuracy": trained.accuracy,
+        }  # fmt: skip
+        if math.isfinite(trained.loss):
+            team.share_buffers(self.model)
+            metrics |= self.task.measure(self.history, self.compiled, self._score)
+        # JSON knows finite numbers only
+        metrics = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in metrics.items()}
+        with stopping.patient():
+            self.history.append(metrics)
+            if self.record is not None:
+                self.record.add(metrics)
+            self._save(checkpoint.Progress(epoch + 1, seconds=begun.seconds + time.perf_counter() - begin))
+        return metrics
+
+    def _train(self, epoch: int, begin: float) -> Score:
+        recipe, team, begun = self.recipe, self.team, self.progress
+        batches = team.batches(begun.step * recipe.batches, self.steps * recipe.batches)
+
+        def after(number: int, score: Callable[[], Score]) -> None:
+            step, wish = begun.step + number, stopping.asked()
+            try:
+                self.watcher.step(epoch, step)
+            except Interrupted as interrupted:
+                wish = interrupted.code
+            late = team.first and time.monotonic() - self.saved > 60 * recipe.save_every
+            stop, save = team.most(wish, self.saves + 1 if late else 0)
+            if stop or save == self.saves + 1:  # a wish from before the last checkpoint is fulfilled
+                self._save(replace(begun, step=step, score=self._joined(score()), spent=time.perf_counter() - begin))
+            if stop:
+                raise Interrupted(stop)
+
+        trained = loop.train(
+            self.network, self.optimizer, self._batches(epoch, batches), recipe,
+            lambda number: schedule.rate(recipe, epoch + (begun.step + number) / self.steps), self.scaler, after, team,
+            begun.score if team.first else None,
+        )  # fmt: skip
+        return self._joined(trained)
+
+    def _batches(self, epoch: int, numbers: list[int]) -> Iterator[Batch]:
+        recipe = self.recipe
+        for number, batch in zip(numbers, map(self.prepare, self.task.batches(epoch, numbers)), strict=True):
+            torch.manual_seed(mixed(recipe.seed, epoch, number))  # for whatever in a network or an attack draws numbers
+            yield self.task.example(self.compiled, batch)
+
+    def _score(self, source: Source, view: View | None) -> tuple[Score, Score]:
+        """On all images, seen as they are or so, and on those of this process' first worker."""
+        own = [
+            loop.evaluate(self.compiled, map(self.prepare, part.evaluation(loop.EVALUATION_BATCH)), self.recipe, view)
+            for part in (share(source, worker, self.team.workers) for worker in self.team.own)
+        ]
+        return self._joined(*own), own[0]
+
+    def _joined(self, *scores: Score) -> Score:
+        """Over all processes."""
+        total, right, images = self.team.total(*(sum(column) for column in zip(*map(astuple, scores), strict=True)))
+        return Score(total, int(right), int(images))
+
+    def _save(self, progress: checkpoint.Progress) -> None:
+        progress.scaler = self.scaler.state_dict() if self.scaler.is_enabled() else None
+        if self.record is not None:
+            checkpoint.store(self.path, self.recipe, self.model, self.optimizer, progress)
+        self.team.tell(None)  # nobody leaves before it is written
+        self.progress, self.saved, self.saves = progress, time.monotonic(), self.saves + 1
+
+
+def _trouble(history: list[dict[str, Any]]) -> str:
+    """Why there is no use in going on: a loss of the last epoch that is not a finite number."""
+    lost = [name for name, value in history[-1].items() if value is None] if history else []
+    return f"{' and '.join(lost)} of epoch {history[-1]['epoch']} not finite" if lost else ""
+
+
+def _result(task: Task, model: nn.Module, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    found, trouble = task.summary(history), _trouble(history)
+    accuracy, least, chance = found["test_accuracy"], found["floor"], found["chance"]
+    if not trouble and accuracy is not None and accuracy <= least:
+        trouble = f"{accuracy:.2%} of the test images right, guessing reaches {chance:.2%} and, by luck, {least:.2%}"
+    return {
+        "status": NOT_CONVERGED if trouble else FINISHED,
+        "reason": trouble,
+        **found,
+        "epochs": len(history),
+        "seconds": seconds,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "normalisers": task.description(),
+    }
+
+
+def _board(folder: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(folder / "tensorboard")

@@ -1,0 +1,161 @@
+"""What an experiment decides about a training run. How it is carried out, resumed and shared: :mod:`bgn_lab.training.run`."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import statistics
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+import bgn
+from bgn_lab import data as data_sets
+from bgn_lab import norms
+from bgn_lab.data.sources import Batch, Data, Source
+from bgn_lab.recipe import Recipe
+from bgn_lab.training.loop import Score
+
+View = Callable[[nn.Module, Batch], Batch]  # of a prepared batch, by the network as it stands
+Scoring = Callable[[Source, View | None], tuple[Score, Score]]  # of images, seen so: on all, on the first worker's
+
+
+class Task:
+    """Classification, where an experiment does not say otherwise."""
+
+    def __init__(self, recipe: Recipe, data: Data) -> None:
+        self.recipe, self.data = recipe, data
+
+    @staticmethod
+    def load(recipe: Recipe) -> Data:
+        """The images."""
+        return data_sets.load(recipe)
+
+    def network(self) -> nn.Module:
+        """With weights drawn from torch's generator."""
+        raise NotImplementedError
+
+    def build(self) -> nn.Module:
+        """The network with its first weights, as the recipe wants it."""
+        recipe = self.recipe
+        torch.manual_seed(recipe.seed)
+        model = norms.settle(self.network(), recipe, self.data.shape)
+        if recipe.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model.to(recipe.device)
+
+    def description(self) -> list[dict[str, Any]]:
+        """What each normaliser amounts to in this network: :func:`bgn.describe`, as plain values."""
+        found = bgn.describe(self.build(), self.data.shape, self.recipe.batch_size)
+        return [
+            {"layer": r.layer, "shape": list(r.shape), "G": r.G, "instances": r.instances, "acts_as": r.acts_as} for r in found
+        ]
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """For all parameters."""
+        recipe = self.recipe
+        return torch.optim.SGD(
+            model.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.decay, nesterov=recipe.nesterov,
+            fused=fused(recipe),
+        )  # fmt: skip
+
+    def images(self) -> int:
+        """That an epoch of training sees."""
+        return len(self.data.train)
+
+    def batches(self, epoch: int, numbers: Sequence[int]) -> Iterator[Batch]:
+        """Those of an epoch that are wanted, as bytes."""
+        return self.data.train.training(self.recipe.batch_size, self.recipe.seed, epoch, numbers)
+
+    def example(self, model: nn.Module, batch: Batch) -> Batch:  # noqa: ARG002
+        """What the network learns from, made from a prepared batch."""
+        return batch
+
+    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:  # noqa: ARG002
+        """After an epoch, with those before: validation images always, test images at the end."""
+        metrics: dict[str, Any] = {}
+        if len(self.data.validation):
+            held, _ = score(self.data.validation, None)
+            metrics |= {"validation_loss": held.loss, "validation_accuracy": held.accuracy}
+        if len(history) >= self.recipe.epochs - self.recipe.median_of:
+            tested, part = score(self.data.test, None)
+            metrics |= {"test_loss": tested.loss, "test_accuracy": tested.accuracy, "test_images": tested.images}
+            if part.images < tested.images:  # which is what the paper's figures seem to be
+                metrics |= {"shard_accuracy": part.accuracy, "shard_images": part.images}
+        return metrics
+
+    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+        """The accuracies of a run that is over. ``floor`` is what ``test_accuracy`` must exceed to count as converged."""
+        tests = [m for m in history if "test_accuracy" in m]
+        images = tests[-1]["test_images"] if tests else len(self.data.test)
+        parts = {part: len(getattr(self.data, part)) for part in ("train", "validation")}
+        return {
+            "test_accuracy": median(tests, "test_accuracy"),
+            **_shard(tests),
+            "validation_accuracy": history[-1].get("validation_accuracy"),
+            "chance": self.data.chance,
+            "floor": floor(self.data.chance, images),
+            "classes": len(self.data.classes),
+            "images": {**parts, "test": images},
+            "image": list(self.data.shape),
+        }
+
+    def said(self, result: dict[str, Any]) -> str:
+        """The outcome in words, of a run that converged."""
+        said = f"test accuracy {result['test_accuracy']:.2%} on {result['images']['test']} images"
+        if "shard_images" in result:
+            said += f" ({result['shard_accuracy']:.2%} on the first worker's {result['shard_images']})"
+        return said
+
+    def check(self) -> None:
+        """Refuse what would fail after minutes."""
+        recipe, data = self.recipe, self.data
+        if self.images() < recipe.batch_size * recipe.batches:
+            raise ValueError(
+                f"batch_size={recipe.batch_size} times simulate_workers={recipe.simulate_workers} times "
+                f"accumulate={recipe.accumulate} exceeds the {self.images()} training images"
+            )
+        if not len(data.test):
+            raise ValueError(f"data={recipe.data!r} has no test images")
+        try:
+            torch.empty(0, device=recipe.device)
+            known = torch.device(recipe.device).type in ("cpu", "cuda", "mps")
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(f"device={recipe.device!r} cannot be used: {str(error).splitlines()[0]}") from None
+        if not known:
+            raise ValueError(f"device={recipe.device!r} cannot be used; expected cpu, cuda or mps")
+        if recipe.channels_last and torch.device(recipe.device).type == "cpu" and (recipe.width or 8) < 8:
+            raise ValueError(
+                f"width={recipe.width} with channels_last: torch's convolutions crash there on the CPU; expected at least 8"
+            )
+        if recipe.tensorboard and importlib.util.find_spec("tensorboard") is None:
+            raise ValueError("tensorboard=True needs the package tensorboard: pip install tensorboard")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.description()  # groups that do not fit a layer raise here
+
+
+def fused(recipe: Recipe) -> bool:
+    """Whether torch has optimizers of one pass for the device."""
+    return recipe.device.startswith(("cpu", "cuda"))
+
+
+def floor(chance: float, images: int) -> float:
+    """The accuracy that a run must exceed to count as converged: three standard errors above guessing, or half-way to 100 %."""
+    return min(chance + 3 * math.sqrt(chance * (1 - chance) / max(images, 1)), (1 + chance) / 2)
+
+
+def median(epochs: list[dict[str, Any]], name: str) -> float | None:
+    """Of a metric over some epochs; None of none."""
+    values = [m[name] for m in epochs if name in m]
+    return statistics.median(values) if values else None
+
+
+def _shard(tests: list[dict[str, Any]]) -> dict[str, Any]:
+    """The accuracy on the first worker's part of the test images, where there are several workers."""
+    if not tests or "shard_images" not in tests[-1]:
+        return {}
+    return {"shard_accuracy": median(tests, "shard_accuracy"), "shard_images": tests[-1]["shard_images"]}
