@@ -24,6 +24,12 @@ from bgn_lab.report.text import table
 from studies.which_g import FOLDER, ROWS, same_as
 
 RIVALS = ("BN", "GN", "LN", "IN")
+HELD_OUT = "resnet18"
+MIXTURES = {  # rules of two: up to so many images one row, above another
+    "GN up to 2 images, BN above": ("GN", 2, "BN"),
+    "IN up to 2 images, BN above": ("IN", 2, "BN"),
+    "BGN, 64+ values up to 2 images, BN above": ("BGN, 64+ values", 2, "BN"),
+}
 
 
 @dataclass(frozen=True)
@@ -84,26 +90,53 @@ def regrets(found: dict[Key, dict[str, Entry]]) -> dict[str, dict[Key, float]]:
     return made
 
 
+def mixed(found: dict[Key, dict[str, Entry]]) -> None:
+    """Add rules that take one row or another by the batch size: nothing is run for them."""
+    for (_, _, size), rows in found.items():
+        for label, (few, most, many) in MIXTURES.items():
+            if (own := few if size <= most else many) in rows:
+                rows[label] = rows[own]
+
+
 def tables(found: dict[Key, dict[str, Entry]]) -> str:
-    """Markdown."""
+    """Markdown: accuracies by cell, then regrets."""
     parts = ["# Which G?\n"]
     for where, epochs in dict.fromkeys(key[:2] for key in sorted(found)):
         sizes = sorted(key[2] for key in found if key[:2] == (where, epochs))
-        labels = list(dict.fromkeys(label for size in sizes for label in found[where, epochs, size]))
+        labels = dict.fromkeys(label for size in sizes for label in found[where, epochs, size])
         rows = []
-        for label in labels:
+        for label in sorted(labels, key=_order):
             cells = [found[where, epochs, size].get(label) for size in sizes]
             rows.append([label, *("" if e is None else _text(e) for e in cells)])
         parts += [f"## {where}, {epochs} epochs\n", table(["row", *(f"batch {size}" for size in sizes)], rows)]
-    lost = regrets(found)
-    order = sorted(lost, key=lambda label: statistics.mean(lost[label].values()))
-    summary = [
-        [label, str(len(own)), f"{statistics.mean(own.values()):.1f}", f"{max(own.values()):.1f}"]
-        for label in order
-        if (own := lost[label])
-    ]
-    parts += ["## Regret in points, over all cells\n", table(["row", "cells", "mean", "worst"], summary)]
+    mixed(found)
+    for title, held in (
+        ("Regret in points, cells that the rule was chosen on", False),
+        ("Regret in points, held-out cells", True),
+    ):
+        if own := {key: rows for key, rows in found.items() if (HELD_OUT in key[0]) == held}:
+            parts += [f"## {title}\n", _regret_table(own)]
     return "\n".join(parts)
+
+
+def _order(label: str) -> tuple[int, str]:
+    return (RIVALS.index(label), "") if label in RIVALS else (len(RIVALS), label)
+
+
+def _regret_table(found: dict[Key, dict[str, Entry]]) -> str:
+    """Mean over the cells with its standard error, the worst cell, means by batch size; only rows that were run everywhere."""
+    lost = regrets(found)
+    cells = max((len(own) for own in lost.values()), default=0)
+    full = {label: own for label, own in lost.items() if len(own) == cells and cells}
+    sizes = sorted({key[2] for own in full.values() for key in own})
+    rows = []
+    for label in sorted(full, key=lambda label: statistics.mean(full[label].values())):
+        own = full[label]
+        values = list(own.values())
+        error = f" ± {statistics.stdev(values) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+        by_size = [f"{statistics.mean(v for key, v in own.items() if key[2] == size):.1f}" for size in sizes]
+        rows.append([label, f"{statistics.mean(values):.1f}{error}", f"{max(values):.1f}", *by_size])
+    return table(["row", f"mean of {cells} cells", "worst", *(f"batch {size}" for size in sizes)], rows)
 
 
 def _text(e: Entry) -> str:

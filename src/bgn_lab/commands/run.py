@@ -24,10 +24,10 @@ from bgn_lab.training.run import Watcher, run
 SHOWN = {  # of an epoch's metrics
     "train_accuracy": "train",
     "validation_accuracy": "validation",
-    "validation_robust": "robust",
+    "validation_robust": "under attack",
     "choice_1": "1-shot of the classes for choosing",
     "test_accuracy": "test",
-    "test_robust": "robust",
+    "test_robust": "under attack",
     "test_1": "1-shot",
     "test_5": "5-shot",
 }

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 NEEDED = ("jpeg", "offsets", "labels", "split", "split_names", "wnids")
+NAMES = "class_names"  # for people, if there are any; as many as wnids
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             found = archive.files
-            arrays = {name: archive[name] for name in NEEDED if name in found}
+            arrays = {name: archive[name] for name in (*NEEDED, NAMES) if name in found}
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # zipfile, zlib and numpy have many ways to say that a file is damaged
@@ -39,6 +40,8 @@ def read(path: Path) -> dict[str, Any]:
             f"{path} has labels up to {labels.max(initial=0)} for {len(arrays['wnids'])} wnids; "
             "expected a different one for each label"
         )
+    if len(arrays.get(NAMES, arrays["wnids"])) != len(arrays["wnids"]):
+        raise ValueError(f"{path} has {len(arrays[NAMES])} class_names for {len(arrays['wnids'])} wnids; expected as many")
     if odd := [name for name in arrays["wnids"].tolist() if Path(name).name != name or name.startswith(".")]:
         raise ValueError(f"{path} has the wnid {odd[0]!r}; expected the name of a folder")
     return arrays
@@ -59,7 +62,7 @@ def part(arrays: dict[str, Any], name: str, size: int) -> tuple[Tensor, Tensor, 
     classes, labels = np.unique(arrays["labels"][inside], return_inverse=True)
     images = [square(BytesIO(raw(arrays, i)), size) for i in inside.tolist()]
     x = torch.stack(images) if images else torch.empty(0, 3, size, size, dtype=torch.uint8)
-    return x, torch.from_numpy(labels.astype(np.int64)), tuple(str(arrays["wnids"][k]) for k in classes)
+    return x, torch.from_numpy(labels.astype(np.int64)), tuple(str(arrays.get(NAMES, arrays["wnids"])[k]) for k in classes)
 
 
 def square(file: Any, size: int) -> Tensor:

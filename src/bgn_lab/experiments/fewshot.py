@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -21,6 +22,7 @@ from bgn_lab import norms
 from bgn_lab.data import few_shot
 from bgn_lab.data.few_shot import FewShotData
 from bgn_lab.data.sources import Batch, InMemory, generator
+from bgn_lab.experiments import episode
 from bgn_lab.models.resnet12 import FewShotNetwork, ResNet12, imprint
 from bgn_lab.recipe import Measure, Recipe, Schedule
 from bgn_lab.training import loop
@@ -28,6 +30,7 @@ from bgn_lab.training.task import Scoring, Task
 
 Activation = Literal["relu", "swish"]
 SHOTS = (1, 5)
+PICTURE, SHOWN = "episode.png", 10  # queries of each class in the picture
 
 
 @dataclass(frozen=True)
@@ -198,6 +201,21 @@ class FewShot(Task):
         for what, source in {"new": self.data.test, "choice": self.data.choice}.items():
             if source is not None and (least := int(source.y.bincount().min())) < max(SHOTS) + r.queries:
                 raise ValueError(f"queries={r.queries} and {max(SHOTS)} shots exceed the {least} images of a {what} class")
+
+    @torch.no_grad()
+    def illustrate(self, model: nn.Module, folder: Path) -> None:
+        """The first episode with one labelled image of each class."""
+        r, data, prepare = self.recipe, self.data, loop.Prepare(self.data, self.recipe)
+        assert isinstance(model, FewShotNetwork)
+        index = next(draw(data.test.y, r.classes, 1 + r.queries, 1))
+        alone = features(model, data.test.part(index.flatten()), prepare).view(*index.shape, -1)
+        f = _together(model, prepare, data.test, index) if r.transductive else alone
+        names = [data.new_classes[k] for k in data.test.y[index[:, 0]].tolist()]
+        shown = min(r.queries, SHOWN)
+        episode.picture(
+            data.test.x[index[:, :1]], data.test.x[index[:, 1 : 1 + shown]], predict(f, 1)[:, :shown], names,
+            f"One episode, {r.classes}-way 1-shot, {norms.label(r)}", folder / PICTURE,
+        )  # fmt: skip
 
     @torch.no_grad()
     def _episodes(self, model: nn.Module, source: InMemory) -> dict[int, list[float]]:

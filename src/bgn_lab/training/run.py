@@ -109,6 +109,7 @@ class _Training:
         result = _result(self.task, self.model, self.history, self.progress.seconds)
         if self.record is not None:
             files.write(self.folder / WEIGHTS, save({n: t.contiguous() for n, t in self.model.state_dict().items()}))
+            self.task.illustrate(self.model, self.folder)
             self.record.finish(result)
             self.path.unlink(missing_ok=True)
         return result

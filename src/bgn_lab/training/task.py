@@ -7,6 +7,7 @@ import math
 import statistics
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -102,6 +103,9 @@ class Task:
             "images": {**parts, "test": images},
             "image": list(self.data.shape),
         }
+
+    def illustrate(self, model: nn.Module, folder: Path) -> None:
+        """Draw what is worth a look, into the folder of a run that is over."""
 
     def said(self, result: dict[str, Any]) -> str:
         """The outcome in words, of a run that converged."""
