@@ -8,9 +8,11 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from bgn.groups import ENOUGH
 from bgn_lab import files
 from studies.which_g_report import Entry, Key, regrets
 
+AUTO = f"BGN, {ENOUGH}+ values"
 FIXED = re.compile(r"BGN, G = (\d+)")
 
 
@@ -35,11 +37,11 @@ def accuracy_by_groups(found: dict[Key, dict[str, Entry]], path: Path) -> None:
             if not points:
                 continue
             (line,) = panel.plot(*zip(*points, strict=True), marker="o", label=f"batch {size}", color=f"C{number}")
-            for label, mark in (("BN", "_"), ("BGN, 64+ values", "*")):
+            for label, mark in (("BN", "_"), (AUTO, "*")):
                 if label in rows:
                     panel.scatter([points[-1][0] * 2.5], [rows[label].test], marker=mark, s=90, color=line.get_color())
         panel.set_xscale("log", base=2)
-        panel.set_xlabel("G, the same in all layers   (right: _ BN, * 64+ values)")
+        panel.set_xlabel(f"G, the same in all layers   (right: _ BN, * {AUTO})")
         panel.set_ylabel("test accuracy, %")
         panel.set_title(f"{where}, {epochs} epochs")
         panel.grid(alpha=0.3)

@@ -221,6 +221,7 @@ def main() -> None:
     parser.add_argument("--mini", type=Path, default=Path("runs/which-g/mini20.npz"))
     parser.add_argument("--out", type=Path, default=Path("results/which-g"))
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     cell = which_g.cells(options.mini, None)[options.cell]
     parts = []
     for size in options.sizes:

@@ -25,10 +25,13 @@ from studies.which_g import FOLDER, ROWS, same_as
 
 RIVALS = ("BN", "GN", "LN", "IN")
 HELD_OUT = "resnet18"
+AUTO = "auto (BGN, 16+ values; G = 1 for one image)"
 MIXTURES = {  # rules of two: up to so many images one row, above another
+    AUTO: ("BGN, G = 1", 1, "BGN, 16+ values"),
+    "GN for one image, BGN, 16+ values above": ("GN", 1, "BGN, 16+ values"),
+    "GN for one image, BN above": ("GN", 1, "BN"),
     "GN up to 2 images, BN above": ("GN", 2, "BN"),
     "IN up to 2 images, BN above": ("IN", 2, "BN"),
-    "BGN, 64+ values up to 2 images, BN above": ("BGN, 64+ values", 2, "BN"),
 }
 
 

@@ -47,16 +47,16 @@ def test_the_first_training_batch_decides() -> None:
     assert model[1].unsettled, "a batch in eval mode does not decide"
     model.train()
     model(images())
-    assert groups(model) == [16, 16, 8], "2*64, 2*16 and 2*4 values a channel: 64 take 1, 2 and 8 channels"
-    assert [tuple(m.running_mean.shape) for m in model if isinstance(m, bgn.BatchGroupNorm2d)] == [(16,), (16,), (8,)]
+    assert groups(model) == [16, 32, 32], "2*64, 2*16 and 2*4 values a channel: 16 take 1, 1 and 2 channels"
+    assert [tuple(m.running_mean.shape) for m in model if isinstance(m, bgn.BatchGroupNorm2d)] == [(16,), (32,), (32,)]
     model(images(64))
-    assert groups(model) == [16, 16, 8], "the second does not"
+    assert groups(model) == [16, 32, 32], "the second does not"
     assert "num_groups=16" in repr(model[1])
 
 
 def test_it_is_the_layer_with_that_number() -> None:
     auto, given = network(), network(bgn.norm_layer("bgn", num_groups=8))
-    bgn.regroup(given, lambda layer: {16: 16, 32: 16, 64: 8}[layer.num_features])
+    bgn.regroup(given, lambda layer: {16: 16, 32: 32, 64: 32}[layer.num_features])
     for step in range(3):
         x = images(2) + step
         torch.testing.assert_close(auto(x), given(x), rtol=0, atol=0)
@@ -97,7 +97,7 @@ def test_a_copy_decides_for_itself() -> None:
     copied = copy.deepcopy(model)
     model(images(2))
     copied(images(16))
-    assert groups(model) == [16, 16, 8]
+    assert groups(model) == [16, 32, 32]
     assert groups(copied) == [16, 32, 64]
 
 
@@ -114,16 +114,25 @@ def test_optimizers_need_not_wait() -> None:
 def test_without_running_statistics() -> None:
     layer = bgn.BatchGroupNorm2d(64, "auto", track_running_stats=False)
     layer(torch.randn(2, 64, 2, 2))
-    assert layer.num_groups == 8
+    assert layer.num_groups == 32
     assert layer.running_mean is None
 
 
 @pytest.mark.parametrize(
-    ("layer", "x"), [(bgn.BatchGroupNorm1d(64, "auto"), (4, 64)), (bgn.BatchGroupNorm3d(64, "auto"), (1, 64, 2, 2, 2))]
+    ("layer", "x"), [(bgn.BatchGroupNorm1d(64, "auto"), (4, 64)), (bgn.BatchGroupNorm3d(64, "auto"), (2, 64, 2, 1, 1))]
 )
 def test_other_dimensions(layer: nn.Module, x: tuple[int, ...]) -> None:
     layer(torch.randn(*x))
     assert layer.num_groups == enough_groups(64, torch.Size(x).numel() // 64, ENOUGH)
+
+
+def test_a_single_image_has_one_group() -> None:
+    model = network()
+    with pytest.warns(UserWarning, match="batches of one image is 1 group; GroupNorm does better there"):
+        model(images(1))
+    assert groups(model) == [1, 1, 1]
+    with pytest.warns(UserWarning, match="one image"):
+        bgn.convert(network(nn.BatchNorm2d), num_groups="auto", batch_size=1, sample=(3, 16, 16))
 
 
 def test_an_empty_batch_does_not_decide() -> None:
@@ -145,7 +154,7 @@ def test_convert_with_a_sample_keeps_the_output() -> None:
         model(images(8) + step)
     expected = model.eval()(images())
     bgn.convert(model, num_groups="auto", batch_size=2, sample=(3, 16, 16))
-    assert groups(model) == [16, 16, 8]
+    assert groups(model) == [16, 32, 32]
     torch.testing.assert_close(model(images()), expected, rtol=1e-4, atol=1e-5)
     same = network(nn.BatchNorm2d)
     bgn.convert(same, num_groups="auto", batch_size=2, sample=images(1))
@@ -186,7 +195,7 @@ def test_what_is_missing_is_said() -> None:
 
 def test_describe_tells_what_it_will_be() -> None:
     model = network()
-    assert [row.G for row in bgn.describe(model, (3, 16, 16), 2)] == [16, 16, 8]
+    assert [row.G for row in bgn.describe(model, (3, 16, 16), 2)] == [16, 32, 32]
     assert model[1].unsettled
     assert [row.G for row in bgn.describe(model, (3, 16, 16), 16)] == [16, 32, 64]
 
@@ -216,13 +225,13 @@ def test_an_untrained_state_dict_decides_nothing() -> None:
     target.load_state_dict(network().state_dict())
     assert target[1].unsettled
     target(images())
-    assert groups(target) == [16, 16, 8]
+    assert groups(target) == [16, 32, 32]
 
 
 def test_without_running_statistics_a_batch_in_eval_mode_decides() -> None:
     layer = bgn.BatchGroupNorm2d(64, "auto", track_running_stats=False).eval()
     layer(torch.randn(2, 64, 2, 2))
-    assert layer.num_groups == 8
+    assert layer.num_groups == 32
 
 
 @pytest.mark.parametrize("norm", ["bgn", "gbgn", "bn"])
@@ -234,7 +243,7 @@ def test_conversions_decide(norm: str) -> None:
     assert repr(model) == before
     assert "auto" not in before
     planned = bgn.convert(network(), num_groups="auto", batch_size=2, sample=(3, 16, 16))
-    assert groups(planned) == [16, 16, 8]
+    assert groups(planned) == [16, 32, 32]
     assert not any(m.unsettled for m in planned.modules() if isinstance(m, bgn.BatchGroupNorm2d))
     bgn.convert_sync(planned)
 

@@ -15,7 +15,7 @@ from bgn._optimizer import add_parameters, carry_state, unknown_state
 from bgn._surgery import listed, replace
 from bgn.describe import visit
 from bgn.factory import NAMES, PAPER_CHANNEL_GROUPS
-from bgn.groups import AUTO, Groups, auto_groups, nearest_groups, resolve
+from bgn.groups import AUTO, Groups, auto_groups, nearest_groups, resolve, warn_of_one_image
 from bgn.kinds import Kind, identify, is_frozen_batch_norm, normalisers
 from bgn.support import model_spatial, refusal
 
@@ -140,10 +140,11 @@ def _auto(model: nn.Module, batch_size: int | None, sample: Any) -> Groups:
     found: dict[nn.Module, int] = {}
 
     def see(layer: nn.Module, shape: tuple[int, ...], N: int) -> None:
-        G = auto_groups(shape[0], N * math.prod(shape[1:]))
+        G = auto_groups(shape[0], N, math.prod(shape[1:]))
         found[layer] = min(G, found.get(layer, G))
 
     visit(model, sample, batch_size, see)
+    warn_of_one_image(batch_size)
     return found.get
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from bgn import checks
 from bgn._surgery import observed
-from bgn.groups import auto_groups
+from bgn.groups import ENOUGH, auto_groups
 from bgn.kinds import Kind, identify, normalisers
 
-FEW = 64  # instances per statistic below which its scatter, about 1/sqrt(instances), exceeds an eighth of a standard deviation
+FEW = ENOUGH  # instances per statistic
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
     -----  ----  ---------  ---  -  ---  ---  --------------  -------  ---
     1      bgn   8 x 8 x 8  512  2  256  512               4  BGN
     3      bn    8 x 1 x 1    8  8    1    2               1  BN       few
-    2 normalisers at batch size 2; 1 with fewer than 64 instances per statistic
+    2 normalisers at batch size 2; 1 with fewer than 16 instances per statistic
     """
     names = {layer: name for name, layer in normalisers(model).items()}
     rows: list[Row] = []
@@ -95,7 +95,7 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
         kind = identify(layer)
         assert kind is not None
         if getattr(layer, "unsettled", False):  # what it will be after such a batch
-            kind = replace(kind, num_groups=auto_groups(shape[0], N * math.prod(shape[1:])))
+            kind = replace(kind, num_groups=auto_groups(shape[0], N, math.prod(shape[1:])))
         rows.append(_row(names[layer], kind, shape, N))
 
     visit(model, input_size, batch_size, see)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ Groups = int | str | Callable[[Any], int | None] | None
 PAPER_SCHEDULE = {2: 1, 4: 2, 8: 16, 16: 64, 32: 128, 64: 256, 128: 512}
 
 AUTO = "auto"
-ENOUGH = 64  # values per statistic
+ENOUGH = 16  # values per statistic: fewer lose accuracy, more gain none (docs/which-g.md)
 
 
 def paper_groups(batch_size: int) -> int:
@@ -63,13 +64,26 @@ def enough_groups(num_features: int, values: int, least: int) -> int:
     return max((d for d in range(1, num_features + 1) if num_features % d == 0 and d <= most), default=1)
 
 
-def auto_groups(num_features: int, values: int) -> int:
-    """What ``num_groups="auto"`` is for a layer whose channels have so many values each in a batch, N*H*W.
+def auto_groups(num_features: int, images: int, positions: int) -> int:
+    """What ``num_groups="auto"`` is for a layer that normalises N images of H*W positions together.
 
-    >>> auto_groups(64, 2 * 56 * 56), auto_groups(512, 2 * 7 * 7), auto_groups(512, 2 * 2 * 2)
-    (64, 512, 64)
+    One group for a single image: however many values it has, they are all its own, and what is learned with them
+    fits the running statistics of many images badly. One group suffers least; GroupNorm, which has none, does not suffer.
+
+    >>> auto_groups(64, 2, 56 * 56), auto_groups(512, 2, 7 * 7), auto_groups(512, 2, 2 * 2), auto_groups(512, 1, 7 * 7)
+    (64, 512, 256, 1)
     """
-    return enough_groups(num_features, values, ENOUGH)
+    checks.positive_int("images", images)
+    return 1 if images == 1 else enough_groups(num_features, images * positions, ENOUGH)
+
+
+def warn_of_one_image(images: int) -> None:
+    """Say that there is something better, where there is."""
+    if images == 1:
+        warnings.warn(
+            "num_groups='auto' for batches of one image is 1 group; GroupNorm does better there: bgn.norm_layer('gn')",
+            stacklevel=3,
+        )
 
 
 def resolve(num_groups: Groups, batch_size: int | None) -> Callable[[nn.Module], int | None]:

@@ -20,7 +20,7 @@ from bgn import checks
 from bgn import functional as F
 from bgn._fx import leaf as fx_leaf
 from bgn.backends.running import Running
-from bgn.groups import AUTO, auto_groups
+from bgn.groups import AUTO, auto_groups, warn_of_one_image
 from bgn.partition import Partition, channel_groups, num_channel_groups, slices
 
 __all__ = [
@@ -122,7 +122,8 @@ class _BatchWideNorm(_NormBase):
         checks.dims(input, self.accepted_dims, type(self).__name__)
         checks.channels(input, "num_features", self.num_features)
         if input.numel():
-            self.settle(auto_groups(self.num_features, input.numel() // self.num_features))
+            warn_of_one_image(len(input))
+            self.settle(auto_groups(self.num_features, len(input), input[0, 0].numel()))
 
     def extra_repr(self) -> str:
         groups = repr(AUTO) if self.unsettled else self.num_groups
