@@ -13,6 +13,7 @@ from bgn_lab import files
 from studies.which_g_report import Entry, Key, regrets
 
 AUTO = f"BGN, {ENOUGH}+ values"
+BESIDE = 700  # where marks of other rows are on the axis of G
 FIXED = re.compile(r"BGN, G = (\d+)")
 
 
@@ -26,7 +27,7 @@ def accuracy_by_groups(found: dict[Key, dict[str, Entry]], path: Path) -> None:
     """One panel for each data set and network: accuracy against G, a line for each batch size, BN and auto beside."""
     from matplotlib.figure import Figure
 
-    places = list(dict.fromkeys(key[:2] for key in sorted(found)))
+    places = list(dict.fromkeys(key[:2] for key in sorted(found) if sum(map(bool, map(FIXED.fullmatch, found[key]))) > 1))
     figure = Figure(figsize=(5.2 * len(places), 4.2), layout="constrained")
     panels = figure.subplots(1, len(places), squeeze=False)[0]
     for panel, (where, epochs) in zip(panels, places, strict=True):
@@ -34,12 +35,12 @@ def accuracy_by_groups(found: dict[Key, dict[str, Entry]], path: Path) -> None:
         for number, size in enumerate(sizes):
             rows = found[where, epochs, size]
             points = sorted((int(m[1]), entry.test) for label, entry in rows.items() if (m := FIXED.fullmatch(label)))
-            if not points:
+            if len(points) < 2:
                 continue
             (line,) = panel.plot(*zip(*points, strict=True), marker="o", label=f"batch {size}", color=f"C{number}")
             for label, mark in (("BN", "_"), (AUTO, "*")):
                 if label in rows:
-                    panel.scatter([points[-1][0] * 2.5], [rows[label].test], marker=mark, s=90, color=line.get_color())
+                    panel.scatter([BESIDE], [rows[label].test], marker=mark, s=90, color=line.get_color())
         panel.set_xscale("log", base=2)
         panel.set_xlabel(f"G, the same in all layers   (right: _ BN, * {AUTO})")
         panel.set_ylabel("test accuracy, %")
@@ -55,12 +56,13 @@ def regret_by_row(found: dict[Key, dict[str, Entry]], path: Path) -> None:
 
     lost = {label: own for label, own in regrets(found).items() if own}
     order = sorted(lost, key=lambda label: statistics.mean(lost[label].values()), reverse=True)
-    figure = Figure(figsize=(7, 0.42 * len(order) + 1.4), layout="constrained")
+    figure = Figure(figsize=(7.5, 0.3 * len(order) + 1), layout="constrained")
     panel = figure.subplots()
     panel.barh(order, [statistics.mean(lost[label].values()) for label in order], color="0.8")
     for label in order:
         panel.scatter(list(lost[label].values()), [label] * len(lost[label]), s=14, color="C0", zorder=3)
     panel.axvline(0, color="0.3", linewidth=1)
-    panel.set_xlabel("points behind the best of BN, GN, LN and IN (bar: mean; dot: a cell)")
+    panel.margins(y=0.01)
+    panel.set_xlabel("points behind the best of BN, GN, LN, IN\n(bar: mean; dot: a cell)")
     panel.grid(axis="x", alpha=0.3)
     _save(figure, path)

@@ -15,13 +15,12 @@ And of the whole network:
 
 - disagreement: how often the class is another with statistics of the batch than with running ones, and the accuracy with each.
 - recalibrated: the validation accuracy with exact statistics of training images in place of running ones, beside that without.
-- gradient noise: the variance of the gradient over batches, in squares of its mean's length.
+- gradient agreement: the cosine between the mean gradient of one half of the batches and that of the other.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from collections import defaultdict
 from dataclasses import asdict, dataclass
@@ -143,20 +142,19 @@ def disagreement(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict
     }  # fmt: skip
 
 
-def gradient_noise(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> float:
-    """Variance over the square of the mean's length."""
-    gradients = []
+def gradient_agreement(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> float:
+    """The cosine between the mean gradient of every other batch and that of the rest: 1 without noise, 0 with nothing else."""
+    sums: list[Tensor] = []
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    for x, y in batches:
+    for number, (x, y) in enumerate(batches):
         model.train().zero_grad()
         F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+        own = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        if number < 2:
+            sums.append(torch.zeros_like(own))
+        sums[number % 2] += own
     model.load_state_dict(state)
-    g = torch.stack(gradients)
-    n = len(g)
-    variance = float(g.var(0).sum())
-    length = max(float(g.mean(0).square().sum()) - variance / n, 1e-12)  # without what noise adds to it
-    return variance / length
+    return float(F.cosine_similarity(sums[0], sums[1], dim=0))
 
 
 def measure(folder: Path) -> dict[str, Any]:
@@ -170,11 +168,10 @@ def measure(folder: Path) -> dict[str, Any]:
     population = prepare(next(data.train.training(min(EXAMPLES, len(data.train)), 1, 0)))[0]
     batches = [prepare(batch) for batch in islice(data.train.training(recipe.batch_size, 2, 0), BATCHES)]
     with loop.convolutions(recipe, data):
-        noise = gradient_noise(model, batches)
         found = {
             "run": folder.name, "row": norms.label(recipe), "batch_size": recipe.batch_size,
             "train_accuracy": run.metrics[-1]["train_accuracy"], "validation": _accuracy(model, recipe, data),
-            "gradient_noise": noise if math.isfinite(noise) else None, **disagreement(model, batches),
+            "gradient_agreement": gradient_agreement(model, batches), **disagreement(model, batches),
             "layers": [asdict(layer) for layer in layers(model, recipe, population, [x for x, _ in batches])],
         }  # fmt: skip
         if found["layers"]:
@@ -199,13 +196,13 @@ def table(found: list[dict[str, Any]]) -> str:
         values = [own[name] for own in one["layers"]]
         return f"{statistics.median(values):.2f}, {max(values):.2f}" if values else ""
 
-    header = ["row", "noise of means", "noise of deviations", "confusion of means", "confusion of deviations", "gradient noise",
+    header = ["row", "noise of means", "noise of deviations", "confusion of means", "confusion of deviations", "gradients agree",
               "train accuracy", "validation accuracy", "recalibrated", "train and eval differ"]  # fmt: skip
     rows = [
         [
             one["row"],
             *(layer(one, name) for name in LAYER_FIGURES),
-            "" if one["gradient_noise"] is None else f"{one['gradient_noise']:.0f}",
+            f"{one['gradient_agreement']:.2f}",
             *(percent(one.get(name)) for name in ("train_accuracy", "validation", "recalibrated", "different")),
         ]
         for one in found

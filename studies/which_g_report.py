@@ -103,7 +103,10 @@ def mixed(found: dict[Key, dict[str, Entry]]) -> None:
 
 def tables(found: dict[Key, dict[str, Entry]]) -> str:
     """Markdown: accuracies by cell, then regrets."""
-    parts = ["# Which G?\n"]
+    parts = [
+        "# Which G?\n",
+        "Made by `python -m studies.which_g_report` from the runs of `python -m studies.which_g`; see docs/which-g.md.\n",
+    ]
     for where, epochs in dict.fromkeys(key[:2] for key in sorted(found)):
         sizes = sorted(key[2] for key in found if key[:2] == (where, epochs))
         labels = dict.fromkeys(label for size in sizes for label in found[where, epochs, size])

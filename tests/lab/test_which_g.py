@@ -103,4 +103,6 @@ def test_a_run_is_measured_whole(tmp_path: Path) -> None:
     found = which_g_measure.measure(tmp_path)
     assert len(found["layers"]) == 9
     assert 0 <= found["different"] <= 1
-    assert found["gradient_noise"] is None or found["gradient_noise"] > 0
+    assert -1 <= found["gradient_agreement"] <= 1
+    assert 0 <= found["recalibrated"] <= 1
+    assert "BGN, G = 2" in which_g_measure.table([found])
