@@ -61,7 +61,7 @@ class AdversarialRecipe(Recipe):
     """further attacks at the end, with random starts"""
     strong_restarts: int = 2
     """of the further attacks"""
-    strong_images: int = 500
+    strong_images: int = 200
     """test images that the further attacks are tried on, the first of them; 0 for none"""
 
     def __post_init__(self) -> None:
