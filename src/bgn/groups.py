@@ -16,7 +16,7 @@ Groups = int | str | Callable[[Any], int | None] | None
 PAPER_SCHEDULE = {2: 1, 4: 2, 8: 16, 16: 64, 32: 128, 64: 256, 128: 512}
 
 AUTO = "auto"
-ENOUGH = 16  # values per statistic: fewer lose accuracy, more gain none (docs/which-g.md)
+ENOUGH = 16  # values per statistic: merging further cost accuracy (docs/which-g.md)
 
 
 def paper_groups(batch_size: int) -> int:
