@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from bgn_lab import files
+from bgn_lab.data import jpegs
 
 CLASSES, TRAIN, SIZE = 20, 90, 64
 
@@ -25,14 +26,14 @@ def main() -> None:
     parser.add_argument("source", type=Path, help="an .npz of JPEGs, as tools/class_folders.py reads")
     parser.add_argument("out", type=Path, help="an .npz of arrays, for bgn --data")
     options = parser.parse_args()
-    with np.load(options.source, allow_pickle=False) as source:
-        jpeg, offsets, labels, split = (source[name] for name in ("jpeg", "offsets", "labels", "split"))
-        names = source["class_names"]
-        training = list(source["split_names"]).index("train")
+    source = jpegs.read(options.source)
+    labels, split = source["labels"], source["split"]
+    names = source.get(jpegs.NAMES, source["wnids"])
+    training = list(source["split_names"]).index("train")
     found: dict[str, list[object]] = {"x_train": [], "y_train": [], "x_test": [], "y_test": []}
     for label, own in enumerate(np.unique(labels[split == training])[:CLASSES]):
         for number, i in enumerate(np.flatnonzero((labels == own) & (split == training))):
-            with Image.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]].tobytes())) as image:
+            with Image.open(io.BytesIO(jpegs.raw(source, int(i)))) as image:
                 pixels = np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BOX, reducing_gap=3.0))
             part = "train" if number < TRAIN else "test"
             found[f"x_{part}"].append(pixels)

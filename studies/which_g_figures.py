@@ -8,11 +8,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from bgn.groups import ENOUGH
 from bgn_lab import files
-from studies.which_g_report import Entry, Key, regrets
+from studies.which_g_report import FLOOR, Entry, Key, regrets
 
-AUTO = f"BGN, {ENOUGH}+ values"
 BESIDE = 700  # where marks of other rows are on the axis of G
 FIXED = re.compile(r"BGN, G = (\d+)")
 
@@ -38,11 +36,11 @@ def accuracy_by_groups(found: dict[Key, dict[str, Entry]], path: Path) -> None:
             if len(points) < 2:
                 continue
             (line,) = panel.plot(*zip(*points, strict=True), marker="o", label=f"batch {size}", color=f"C{number}")
-            for label, mark in (("BN", "_"), (AUTO, "*")):
+            for label, mark in (("BN", "_"), (FLOOR, "*")):
                 if label in rows:
                     panel.scatter([BESIDE], [rows[label].test], marker=mark, s=90, color=line.get_color())
         panel.set_xscale("log", base=2)
-        panel.set_xlabel(f"G, the same in all layers   (right: _ BN, * {AUTO})")
+        panel.set_xlabel(f"G, the same in all layers   (right: _ BN, * {FLOOR})")
         panel.set_ylabel("test accuracy, %")
         panel.set_title(f"{where}, {epochs} epochs")
         panel.grid(alpha=0.3)

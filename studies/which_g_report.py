@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bgn.groups import ENOUGH
 from bgn_lab import files, norms
 from bgn_lab.recipe import Recipe
 from bgn_lab.report.collect import Run, collect
@@ -25,10 +26,11 @@ from studies.which_g import FOLDER, ROWS, same_as
 
 RIVALS = ("BN", "GN", "LN", "IN")
 HELD_OUT = "resnet18"
-AUTO = "auto (BGN, 16+ values; G = 1 for one image)"
+FLOOR = norms.label(Recipe(norm="bgn", instances=ENOUGH))
+AUTO = f"auto ({FLOOR}; G = 1 for one image)"
 MIXTURES = {  # rules of two: up to so many images one row, above another
-    AUTO: ("BGN, G = 1", 1, "BGN, 16+ values"),
-    "GN for one image, BGN, 16+ values above": ("GN", 1, "BGN, 16+ values"),
+    AUTO: ("BGN, G = 1", 1, FLOOR),
+    f"GN for one image, {FLOOR} above": ("GN", 1, FLOOR),
     "GN for one image, BN above": ("GN", 1, "BN"),
     "GN up to 2 images, BN above": ("GN", 2, "BN"),
     "IN up to 2 images, BN above": ("IN", 2, "BN"),
@@ -82,23 +84,24 @@ def _validation(run: Run) -> float:
     return float(run.result["validation_accuracy"] or 0)
 
 
-def regrets(found: dict[Key, dict[str, Entry]]) -> dict[str, dict[Key, float]]:
-    """By row and cell, where all rivals have been run."""
+def regrets(found: dict[Key, dict[str, Entry]], by: str = "test") -> dict[str, dict[Key, float]]:
+    """By row and cell, where all rivals have been run; on test or on validation images."""
     made: dict[str, dict[Key, float]] = defaultdict(dict)
     for key, rows in found.items():
         if all(name in rows for name in RIVALS):
             rival = max(RIVALS, key=lambda name: rows[name].validation)
             for label, entry in rows.items():
-                made[label][key] = rows[rival].test - entry.test
+                made[label][key] = getattr(rows[rival], by) - getattr(entry, by)
     return made
 
 
-def mixed(found: dict[Key, dict[str, Entry]]) -> None:
-    """Add rules that take one row or another by the batch size: nothing is run for them."""
-    for (_, _, size), rows in found.items():
-        for label, (few, most, many) in MIXTURES.items():
-            if (own := few if size <= most else many) in rows:
-                rows[label] = rows[own]
+def mixed(found: dict[Key, dict[str, Entry]]) -> dict[Key, dict[str, Entry]]:
+    """With rules that take one row or another by the batch size: nothing is run for them."""
+    made = {}
+    for key, rows in found.items():
+        rules = {label: few if key[2] <= most else many for label, (few, most, many) in MIXTURES.items()}
+        made[key] = rows | {label: rows[own] for label, own in rules.items() if own in rows}
+    return made
 
 
 def tables(found: dict[Key, dict[str, Entry]]) -> str:
@@ -115,12 +118,11 @@ def tables(found: dict[Key, dict[str, Entry]]) -> str:
             cells = [found[where, epochs, size].get(label) for size in sizes]
             rows.append([label, *("" if e is None else _text(e) for e in cells)])
         parts += [f"## {where}, {epochs} epochs\n", table(["row", *(f"batch {size}" for size in sizes)], rows)]
-    mixed(found)
     for title, held in (
         ("Regret in points, cells that the rule was chosen on", False),
         ("Regret in points, held-out cells", True),
     ):
-        if own := {key: rows for key, rows in found.items() if (HELD_OUT in key[0]) == held}:
+        if own := {key: rows for key, rows in mixed(found).items() if (HELD_OUT in key[0]) == held}:
             parts += [f"## {title}\n", _regret_table(own)]
     return "\n".join(parts)
 
@@ -131,7 +133,7 @@ def _order(label: str) -> tuple[int, str]:
 
 def _regret_table(found: dict[Key, dict[str, Entry]]) -> str:
     """Mean over the cells with its standard error, the worst cell, means by batch size; only rows that were run everywhere."""
-    lost = regrets(found)
+    lost, on_validation = regrets(found), regrets(found, "validation")
     cells = max((len(own) for own in lost.values()), default=0)
     full = {label: own for label, own in lost.items() if len(own) == cells and cells}
     sizes = sorted({key[2] for own in full.values() for key in own})
@@ -141,8 +143,16 @@ def _regret_table(found: dict[Key, dict[str, Entry]]) -> str:
         values = list(own.values())
         error = f" ± {statistics.stdev(values) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
         by_size = [f"{statistics.mean(v for key, v in own.items() if key[2] == size):.1f}" for size in sizes]
-        rows.append([label, f"{statistics.mean(values):.1f}{error}", f"{max(values):.1f}", *by_size])
-    return table(["row", f"mean of {cells} cells", "worst", *(f"batch {size}" for size in sizes)], rows)
+        rows.append(
+            [
+                label,
+                f"{statistics.mean(values):.1f}{error}",
+                f"{max(values):.1f}",
+                *by_size,
+                f"{statistics.mean(on_validation[label].values()):.1f}",
+            ]
+        )
+    return table(["row", f"mean of {cells} cells", "worst", *(f"batch {size}" for size in sizes), "on validation images"], rows)
 
 
 def _text(e: Entry) -> str:
@@ -168,7 +178,7 @@ def main() -> None:
     from studies import which_g_figures
 
     which_g_figures.accuracy_by_groups(found, options.out / "groups.png")
-    which_g_figures.regret_by_row(found, options.out / "regret.png")
+    which_g_figures.regret_by_row(mixed(found), options.out / "regret.png")
     print(text)
 
 

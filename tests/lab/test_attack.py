@@ -64,6 +64,7 @@ def test_weights_get_no_gradients_on_the_way() -> None:
         PGD(0.1, 0.02, 1)(model, x, y)
     made = [event for event in seen.events() if event.name == "aten::convolution_backward"]
     assert len(made) == 1
+    assert made[0].concrete_inputs[-1] == [True, False, False], "of input, weight and bias"
     assert not any(event.name == "torch::autograd::AccumulateGrad" for event in seen.events())
 
 

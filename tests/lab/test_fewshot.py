@@ -19,6 +19,8 @@ from bgn_lab.data.sources import InMemory
 from bgn_lab.experiments.fewshot import FewShot, FewShotRecipe, draw, features, predict
 from bgn_lab.models.resnet12 import CosineClassifier, FewShotNetwork, ResNet12, imprint
 from bgn_lab.recipe import Recipe
+from bgn_lab.report.collect import collect
+from bgn_lab.report.write import write
 from bgn_lab.training import loop, schedule
 from bgn_lab.training.run import WEIGHTS
 
@@ -186,3 +188,21 @@ def test_what_does_not_suffice_for_an_episode_is_refused(archive: Path) -> None:
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **changes)
+
+
+def test_a_report_pairs_normalisers_episode_by_episode(tmp_path: Path) -> None:
+    recipe = replace(SMALL, limit=200, epochs=1, schedule="constant", episodes=6)
+    accuracies = {}
+    for norm in ("bn", "ln"):
+        own = replace(recipe, norm=norm)
+        accuracies[norm] = experiments.run(own, tmp_path / "runs" / own.key())["episodes"]["test_5"]
+    (found,) = write(collect([tmp_path / "runs"]), tmp_path / "report")
+    difference = found.at("LN", 64, "test_5").difference
+    paired = [100 * (a - b) for a, b in zip(accuracies["ln"], accuracies["bn"], strict=True)]
+    assert difference is not None
+    assert difference.mean == pytest.approx(np.mean(paired))
+    assert difference.deviation == pytest.approx(1.96 * np.std(paired, ddof=1) / 6**0.5)
+    text = (tmp_path / "report" / "table.md").read_text()
+    assert "| normaliser | 1-shot | to BN | 5-shot | to BN |" in text
+    assert "not measured here" in text
+    assert (tmp_path / "report" / "accuracy.png").stat().st_size > 10_000

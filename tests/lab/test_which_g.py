@@ -38,7 +38,7 @@ def test_rates_and_rivals_are_chosen_on_validation_images(tmp_path: Path) -> Non
     lost = regrets(found)
     assert lost["BGN, G = 1"][key] == pytest.approx(-3.0), "the rival is GN, best on validation images; not LN"
     text = tables(found)
-    assert "| BGN, G = 1 | -3.0 | -3.0 | -3.0 |" in text, "mean, worst, at batch 32"
+    assert "| BGN, G = 1 | -3.0 | -3.0 | -3.0 | 61.0 |" in text, "mean, worst, at batch 32, on validation images"
     assert "56.0 ± 1.4 (lr 0.1)" in text
 
 

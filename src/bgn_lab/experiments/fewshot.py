@@ -89,6 +89,8 @@ class FewShotRecipe(Recipe):
             checks.positive_int("iterations", self.iterations)
         if self.ways is not None and self.ways < 2:
             raise ValueError(f"ways={self.ways} leaves nothing to decide; expected 2 or more")
+        if self.median_of != 1:
+            raise ValueError(f"median_of={self.median_of}: the last epoch counts here; expected 1")
         if self.stride is not None:
             raise ValueError(f"stride={self.stride}: ResNet-12 has none; expected none")
         if self.schedule == "steps" and len(self.milestones) != len(self.falls):
@@ -153,10 +155,7 @@ class FewShot(Task):
 
     def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:
         """Episodes of the new classes in the last epoch, and whenever those of the classes for choosing go better than before."""
-        metrics: dict[str, Any] = {}
-        if len(self.data.validation):
-            held, _ = score(self.data.validation, None)
-            metrics |= {"validation_loss": held.loss, "validation_accuracy": held.accuracy}
+        metrics = self.validation(score)
         before = max((m["choice_1"] for m in history if "choice_1" in m), default=-1.0)
         if self.data.choice is not None:
             metrics["choice_1"] = statistics.mean(self._episodes(model, self.data.choice)[1])
@@ -239,8 +238,12 @@ def interval(accuracies: Sequence[float]) -> str:
     >>> interval([0.5, 0.6, 0.7, 0.6])
     '60.0 ± 8.0'
     """
-    wide = 1.96 * statistics.stdev(accuracies) / len(accuracies) ** 0.5 if len(accuracies) > 1 else 0.0
-    return f"{100 * statistics.mean(accuracies):.1f} ± {100 * wide:.1f}"
+    return f"{100 * statistics.mean(accuracies):.1f} ± {100 * (half_width(accuracies) or 0):.1f}"
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Of the 95 % interval of a mean; None of a single value."""
+    return 1.96 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bgn_lab.experiments.fewshot import half_width
 from bgn_lab.report.collect import Run
 from bgn_lab.training.run import NOT_CONVERGED
 
@@ -79,10 +80,8 @@ def interval(values: Sequence[Sequence[float]]) -> Spread | None:
     if not values:
         return None
     episodes = [statistics.mean(column) for column in zip(*values, strict=True)]
-    found = spread(episodes)
-    assert found is not None
-    half = None if found.deviation is None else 1.96 * found.deviation / len(episodes) ** 0.5
-    return Spread(found.mean, half, len(values))
+    half = half_width(episodes)
+    return Spread(100 * statistics.mean(episodes), None if half is None else 100 * half, len(values))
 
 
 def cell(runs: Mapping[int, Run], baseline: Mapping[int, Run], key: str = "test_accuracy") -> Cell:

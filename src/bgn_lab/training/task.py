@@ -77,16 +77,20 @@ class Task:
 
     def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:  # noqa: ARG002
         """After an epoch, with those before: validation images always, test images at the end."""
-        metrics: dict[str, Any] = {}
-        if len(self.data.validation):
-            held, _ = score(self.data.validation, None)
-            metrics |= {"validation_loss": held.loss, "validation_accuracy": held.accuracy}
+        metrics = self.validation(score)
         if len(history) >= self.recipe.epochs - self.recipe.median_of:
             tested, part = score(self.data.test, None)
             metrics |= {"test_loss": tested.loss, "test_accuracy": tested.accuracy, "test_images": tested.images}
             if part.images < tested.images:  # which is what the paper's figures seem to be
                 metrics |= {"shard_accuracy": part.accuracy, "shard_images": part.images}
         return metrics
+
+    def validation(self, score: Scoring) -> dict[str, Any]:
+        """Loss and accuracy on the images that are held out, if there are any."""
+        if not len(self.data.validation):
+            return {}
+        held, _ = score(self.data.validation, None)
+        return {"validation_loss": held.loss, "validation_accuracy": held.accuracy}
 
     def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
         """The accuracies of a run that is over. ``floor`` is what ``test_accuracy`` must exceed to count as converged."""
