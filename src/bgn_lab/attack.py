@@ -16,8 +16,9 @@ from torch.nn import functional as F
 class PGD:
     """``steps`` steps of ``size`` along the sign of the gradient of the cross-entropy with the true labels.
 
-    With ``start`` they begin at a random place of the ball; with ``restarts`` above 1, which needs that, as often, and each image
-    becomes the one of its attempts with the highest loss among those that are misclassified, or among all where none is.
+    With ``start`` they begin at a random place of the ball. With ``restarts`` above 1, which needs that, it is made for testing:
+    an image that is misclassified as it is stays, others become the first of so many attempts that is misclassified, or the one
+    with the highest loss where none is. Images must not depend on each other then, as they do not in eval mode.
     """
 
     bound: float
@@ -30,15 +31,18 @@ class PGD:
         """(N, C, H, W) in [0, 1] -> the same, attacked. The network stays in the mode that it is in; its parameters get no
         gradients."""
         low, high = ball(x, self.bound)
-        found, worst = x, None
+        if self.restarts == 1:
+            return self._attempt(model, x, y, low, high)
+        found = x.detach().clone()
+        loss, right = _judged(model, x, y)
         for _ in range(self.restarts):
-            own = self._attempt(model, x, y, low, high)
-            if self.restarts == 1:
-                return own
-            harm = _harm(model, own, y)
-            better = harm > worst if worst is not None else torch.ones_like(harm, dtype=torch.bool)
-            found = torch.where(better[:, None, None, None], own, found)
-            worst = harm if worst is None else torch.maximum(harm, worst)
+            left = right.nonzero().flatten()
+            if not len(left):
+                break
+            own = self._attempt(model, x[left], y[left], low[left], high[left])
+            own_loss, right[left] = _judged(model, own, y[left])
+            better = (own_loss > loss[left]) | ~right[left]
+            found[left[better]], loss[left[better]] = own[better], own_loss[better]
         return found
 
     def _attempt(self, model: nn.Module, x: Tensor, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -64,9 +68,7 @@ def ball(x: Tensor, bound: float) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _harm(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """(N,): the loss, where the label is wrong always above any loss where it is right."""
+def _judged(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) losses, and whether the labels are right."""
     logits = model(x).float()
-    loss = F.cross_entropy(logits, y, reduction="none")
-    wrong: Tensor = logits.argmax(1) != y
-    return loss.add(wrong, alpha=1e6)
+    return F.cross_entropy(logits, y, reduction="none"), logits.argmax(1) == y

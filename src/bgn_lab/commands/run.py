@@ -126,7 +126,7 @@ class Adversarial(_Run):
     """other defaults: laptop (minutes on two cores, whatever the data), paper (CIFAR-10, 200 epochs)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
-        "laptop": AdversarialRecipe(),
+        "laptop": AdversarialRecipe(stride=2, limit=10_000, strong_images=500),
         "paper": AdversarialRecipe(data="cifar10", epochs=200, milestones=(100, 150), strong_images=1000, strong_restarts=5),
     }
 
@@ -140,7 +140,7 @@ class FewShot(_Run):
     """other defaults: laptop (minutes on two cores, whatever the data), paper (60 epochs of 1000 steps)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
-        "laptop": FewShotRecipe(width=16, batch_size=64, epochs=8, milestones=(4, 6, 7)),
+        "laptop": FewShotRecipe(width=16, batch_size=64, epochs=8, milestones=(4, 6, 7), limit=10_000, image_size=48),
         "paper": FewShotRecipe(epochs=60, iterations=1000, milestones=(20, 40, 50), validation=0),
     }
 

@@ -79,6 +79,11 @@ class FewShotRecipe(Recipe):
     """let normalisers use the statistics of each episode's images, labelled and queries together, at test time. This is another,
     easier task: the queries are not recognised one by one"""
 
+    image_size: int | None = None
+    """pixels of the images of folders and archives, by default 84; those of fashion-mnist stay 28"""
+    channels_last: bool = True
+    """channels_last memory format: faster on the CPU for all normalisers but pn"""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.one_of("activation", self.activation, get_args(Activation))
