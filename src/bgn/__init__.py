@@ -9,6 +9,7 @@ from bgn._info import info
 from bgn._version import __version__
 from bgn.convert import convert, regroup
 from bgn.describe import describe
+from bgn.domains import DomainNorm, convert_domains, domain, keep_domain
 from bgn.factory import norm_layer
 from bgn.fold import fold
 from bgn.freeze import freeze, unfreeze
@@ -28,6 +29,7 @@ __all__ = [
     "BatchGroupNorm1d",
     "BatchGroupNorm2d",
     "BatchGroupNorm3d",
+    "DomainNorm",
     "GeneralBatchGroupNorm2d",
     "GroupNorm",
     "PositionalNorm2d",
@@ -36,12 +38,15 @@ __all__ = [
     "__version__",
     "auto_groups",
     "convert",
+    "convert_domains",
     "convert_sync",
     "describe",
+    "domain",
     "fold",
     "freeze",
     "functional",
     "info",
+    "keep_domain",
     "nearest_groups",
     "norm_layer",
     "paper_groups",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torch import Tensor, nn
 
@@ -19,6 +19,15 @@ def inherit(new: nn.Module, old: nn.Module) -> None:
         if key not in new.__dict__:
             new.__dict__[key] = value
     new.training = old.training
+
+
+def move_hooks(layers: Sequence[nn.Module], to: nn.Module) -> None:
+    """The hooks on forward and backward passes of the first layer; the others, copies of it, lose theirs."""
+    for key in (key for key in _HOOKS if "state_dict" not in key):
+        to.__dict__[key] = layers[0].__dict__[key]
+        for layer in layers:
+            table = layer.__dict__[key]
+            layer.__dict__[key] = type(table)() if table is not None else None
 
 
 def replace(model: nn.Module, replacements: dict[nn.Module, nn.Module]) -> nn.Module:
