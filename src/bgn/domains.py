@@ -53,7 +53,7 @@ class DomainNorm(nn.ModuleDict):
         sizes = [size for _, size in current]
         if sum(sizes) != len(input):
             raise ValueError(f"domain={list(current)} are {sum(sizes)} images, the batch has {len(input)}")
-        return torch.cat([self[name](part) for (name, _), part in zip(current, input.split(sizes), strict=True)])
+        return torch.cat([self[name](part) for (name, _), part in zip(current, torch.split(input, sizes), strict=True)])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "current": None, "entered": -1}  # a copy that is made within a context is not in it
