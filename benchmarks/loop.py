@@ -50,7 +50,7 @@ def measure(recipe: Recipe, steps: int) -> dict[str, float]:
     def whole() -> None:
         source = (batch for batch, _ in zip(images.train.training(recipe.batch_size, 0, 0), range(steps), strict=False))
         rate: Callable[[int], float] = lambda step: schedule.rate(recipe, step / steps) * 1e-3  # noqa: E731
-        loop.train(model, optimizer, map(prepare, source), recipe, rate, scaler, lambda *_: None)
+        loop.train(model, optimizer, map(prepare, source), recipe, loop.classify, rate, scaler, lambda *_: None)
 
     parts = {"network": bare, "loop": whole, "loader": batches}
     times: dict[str, list[float]] = {name: [] for name in parts}

@@ -17,7 +17,7 @@ from bgn_lab.commands.compare import Compare
 from bgn_lab.commands.get import Get
 from bgn_lab.commands.plan import Plan
 from bgn_lab.commands.report import Report
-from bgn_lab.commands.run import Adversarial, Classification, FewShot
+from bgn_lab.commands.run import Adaptation, Adversarial, Classification, FewShot
 from bgn_lab.commands.tune import Tune
 from bgn_lab.training import team
 from bgn_lab.training.stopping import INTERRUPTED, REQUEUE, Interrupted
@@ -59,6 +59,16 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
             "bgn run fewshot --norm bgn",
             "bgn run fewshot --preset laptop --data mini_imagenet84.npz --norm gn",
             "bgn run fewshot --preset paper --data mini-imagenet --norm bgn --activation swish",
+        ),
+    ),
+    "run adaptation": (
+        Adaptation,
+        "domain adaptation with normalisers per domain",
+        (
+            "bgn run adaptation --preset laptop --norm bgn",
+            "bgn run adaptation --preset laptop-office --data office31_128.npz --task da --weights mobilenet_v2.pth --norm bgn",
+            "bgn run adaptation --preset paper --data office31 --task da --weights resnet50.pth --norm bgn",
+            "bgn run adaptation --data office31 --task wd --model resnet18 --weights runs/pretrained-gn --norm gn",
         ),
     ),
     "tune": (

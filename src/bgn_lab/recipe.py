@@ -29,11 +29,15 @@ class Measure(NamedTuple):
     name: str
 
 
+TRAINING = Measure("train_accuracy", "training accuracy")
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Train one network for classification. Other experiments have recipes that go on from this one."""
 
     experiment: ClassVar[str] = "classification"
+    schedules: ClassVar[tuple[str, ...]] = get_args(Schedule)
 
     data: str = "fashion-mnist"
     """fashion-mnist (a part ships with the package), cifar10, imagenet; or the path of a folder of class folders or of an .npz"""
@@ -119,7 +123,7 @@ class Recipe:
         if self.device == "auto":
             object.__setattr__(self, "device", "cuda" if torch.cuda.is_available() else "cpu")
         checks.one_of("norm", self.norm, NAMES)
-        checks.one_of("schedule", self.schedule, get_args(Schedule))
+        checks.one_of("schedule", self.schedule, self.schedules)
         checks.one_of("damaged", self.damaged, get_args(Damaged))
         for name in ("batch_size", "simulate_workers", "accumulate", "epochs", "median_of"):
             checks.positive_int(name, getattr(self, name))
@@ -162,9 +166,14 @@ class Recipe:
         return (Measure("test_accuracy", "test accuracy"),)
 
     @property
-    def curve(self) -> str:
-        """What is drawn by epoch, of the validation images."""
-        return "accuracy"
+    def place(self) -> int | str:
+        """Which column of a table the run belongs to."""
+        return self.batch_size
+
+    @property
+    def curves(self) -> tuple[Measure, ...]:
+        """What is drawn by epoch: the first of these that was measured."""
+        return Measure("validation_accuracy", "validation accuracy"), TRAINING
 
     @property
     def falls(self) -> tuple[float, ...]:

@@ -128,7 +128,8 @@ def test_accumulated_gradients_are_those_of_the_large_batch() -> None:
         batch = next(images.train.training(16, 0, 0))
         x, y = loop.Prepare(images, recipe)(batch)
         batches = list(zip(x.double().split(size), y.split(size), strict=True))
-        loop.train(model, optimizer, batches, recipe, lambda _: 0.1, torch.amp.GradScaler(enabled=False), lambda *_: None)
+        scaler = torch.amp.GradScaler(enabled=False)
+        loop.train(model, optimizer, batches, recipe, loop.classify, lambda _: 0.1, scaler, lambda *_: None)
         steps[size] = nn.utils.parameters_to_vector(model.parameters()).detach()
     torch.testing.assert_close(steps[8], steps[16], rtol=1e-10, atol=1e-12)
 

@@ -122,7 +122,7 @@ def test_results_agree(folder: Path, found: Comparison) -> None:
     assert written["title"] == found.title()
     assert len(written["cells"]) == 24
     for cell in written["cells"]:
-        own = found.at(cell["normaliser"], cell["batch_size"])
+        own = found.at(cell["normaliser"], cell["place"])
         assert cell["accuracy"] == (None if own.accuracy is None else vars(own.accuracy))
         assert cell["difference_to_bn"] == (None if own.difference is None else vars(own.difference))
         assert (cell["did_not_converge"], cell["best"]) == (own.failed, own.best)

@@ -138,7 +138,7 @@ def test_running_statistics_are_those_of_the_first_worker(norm: str) -> None:
     for model, workers, own in zip(models, (4, 1), (batches, batches[::4]), strict=True):
         optimizer = torch.optim.SGD(model.parameters(), 0.0)
         scaler = torch.amp.GradScaler(enabled=False)
-        loop.train(model, optimizer, own, recipe, lambda _: 0.0, scaler, lambda *_: None, Team(workers))
+        loop.train(model, optimizer, own, recipe, loop.classify, lambda _: 0.0, scaler, lambda *_: None, Team(workers))
     assert sizes == [4] * 8, "each worker normalises its own images"
     for (name, one), (_, two) in zip(models[0].named_buffers(), models[1].named_buffers(), strict=True):
         assert torch.equal(one, two), name

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from rich.text import Text
 
 from bgn import checks
 from bgn.factory import NAMES
-from bgn_lab import experiments, files, norms, studies
+from bgn_lab import experiments, files, norms, paper, studies
 from bgn_lab.commands.run import PRESETS
+from bgn_lab.data.domains import PLAIN, TEXTURED
+from bgn_lab.experiments.adaptation import AdaptationRecipe
 from bgn_lab.recipe import Damaged, Recipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run, read
-from bgn_lab.report.comparison import compare
+from bgn_lab.report.comparison import compare, named
 from bgn_lab.report.write import write
 
 RUNS = "runs"
@@ -37,9 +39,9 @@ class Compare:
     """
 
     experiment: str = "classification"
-    """classification, adversarial or fewshot"""
+    """classification, adversarial, fewshot or adaptation"""
     preset: str = "laptop"
-    """where options are not given: laptop (minutes for each run), paper (the paper's own settings; adversarial and fewshot)"""
+    """where options are not given: laptop (minutes for each run), or another of `bgn run EXPERIMENT`, such as paper"""
     data: str | None = None
     """fashion-mnist (the preset's, as a rule; a part ships with the package), cifar10, imagenet; or the path of a folder of class
     folders or of an .npz"""
@@ -51,6 +53,10 @@ class Compare:
     """channels of the first stage; by default 16 for small images, 64 for large ones"""
     stride: int | None = None
     """of the first convolution; by default 1 for small images, 2 for large ones and for the data that ships with the package"""
+    weights: str | None = None
+    """of adaptation: pretrained weights, a file or the folder of a run; {norm} in it stands for the name of the normaliser"""
+    tasks: tuple[str, ...] = ()
+    """of adaptation: pairs of domains, one column each; by default the paper's six, of fashion-mnist plain-textured"""
     norms: tuple[str, ...] = NAMES
     """bn in ln gn pn gbgn bgn"""
     batch_sizes: tuple[int, ...] = ()
@@ -96,14 +102,25 @@ class Compare:
         base = self._base()
         plain = self.experiment == "classification"
         rows_of_bgn = [(groups, None) for groups in self._groups()] + [(None, least) for least in dict.fromkeys(self.instances)]
+        sizes = dict.fromkeys(self.batch_sizes or ((2, 8, 32) if plain else (base.batch_size,)))
         return [
-            replace(base, norm=norm, groups=groups, instances=instances, batch_size=size, seed=seed)
-            for seed, size in product(
-                range(self.seeds), dict.fromkeys(self.batch_sizes or ((2, 8, 32) if plain else (base.batch_size,)))
-            )
+            replace(base, norm=norm, groups=groups, instances=instances, batch_size=size, seed=seed, **self._place(place, norm))
+            for seed, size, place in product(range(self.seeds), sizes, self._places(base))
             for norm in dict.fromkeys(self.norms)
             for groups, instances in (rows_of_bgn if norm == "bgn" else ((None, None),))
         ]
+
+    def _places(self, base: Recipe) -> list[dict[str, Any]]:
+        """Tasks of adaptation, each with and without."""
+        if not isinstance(base, AdaptationRecipe):
+            if self.tasks or self.weights:
+                raise ValueError(f"tasks and weights have no meaning for experiment={self.experiment!r}; expected none")
+            return [{}]
+        usual = (f"{PLAIN}-{TEXTURED}",) if base.data == "fashion-mnist" else tuple(paper.ADAPTATION_GROUPS)
+        return [{"task": task, "adapt": adapt} for task in self.tasks or usual for adapt in (False, True)]
+
+    def _place(self, place: dict[str, Any], norm: str) -> dict[str, Any]:
+        return place if self.weights is None else {**place, "weights": self.weights.replace("{norm}", norm)}
 
     def _base(self) -> Recipe:
         """What the runs have in common: the preset's, and what is given."""
@@ -139,10 +156,7 @@ class Compare:
     def __call__(self, console: Console) -> int:
         """Run, report."""
         recipes = {recipe.key(): recipe for recipe in self.recipes()}
-        data = experiments.task(next(iter(recipes.values()))).data
-        for recipe in recipes.values():
-            if recipe.seed == 0:
-                experiments.task(recipe, data).check()
+        self._check([recipe for recipe in recipes.values() if recipe.seed == 0])
         jobs = studies.jobs_for(self.jobs, next(iter(recipes.values())).device)
         folder = self.out / RUNS
         try:
@@ -154,6 +168,15 @@ class Compare:
             return self._run(console, recipes, folder, jobs)
         finally:
             files.unlock(handle)
+
+    def _check(self, recipes: list[Recipe]) -> None:
+        """Refuse what would fail after minutes."""
+        for _, own in groupby(recipes, key=lambda recipe: getattr(recipe, "task", None)):  # which have images of their own
+            first, *others = own
+            task = experiments.task(first)
+            task.check()
+            for recipe in others:
+                experiments.task(recipe, task.data).check()
 
     def _run(self, console: Console, recipes: dict[str, Recipe], folder: Path, jobs: int) -> int:
         done = {key: read(folder / key) for key in recipes if (folder / key / "result.json").exists()}
@@ -204,7 +227,7 @@ class Compare:
 
 
 def _name(recipe: Recipe) -> str:
-    return f"{norms.label(recipe)}, batch {recipe.batch_size}, seed {recipe.seed}"
+    return f"{norms.label(recipe)}, {named(recipe.place)}, seed {recipe.seed}"
 
 
 class _Show:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bgn import checks
 from bgn_lab import experiments, norms, paper
+from bgn_lab.experiments.adaptation import AdaptationRecipe
 from bgn_lab.experiments.adversarial import AdversarialRecipe
 from bgn_lab.experiments.fewshot import FewShotRecipe
 from bgn_lab.recipe import Recipe
@@ -145,6 +146,25 @@ class FewShot(_Run):
     }
 
 
+@dataclass(frozen=True)
+class Adaptation(_Run):
+    """Adapt one network to images without labels; accuracy there. The same command goes on from the last checkpoint."""
+
+    recipe: Annotated[AdaptationRecipe, tyro.conf.arg(name="")] = field(default_factory=AdaptationRecipe)
+    preset: str | None = None
+    """other defaults: laptop (for the two domains that ship with the package; minutes on two cores); the others need --data and
+    --weights: laptop-office (MobileNetV2 at 112 pixels), paper (ResNet-50, settings as released), paper-table (with the other G
+    for ad and aw), paper-text (with the optimizer of the paper's text)"""
+
+    PRESETS: ClassVar[dict[str, Recipe]] = {
+        "laptop": AdaptationRecipe(stride=2, epochs=10, warm=4, lr=0.01, limit=2000, iterations=60),
+        "laptop-office": AdaptationRecipe(model="mobilenet-v2", image_size=112, epochs=5, iterations=30, channels_last=True),
+        "paper": AdaptationRecipe(model="resnet50"),
+        "paper-table": AdaptationRecipe(model="resnet50", printed="table"),
+        "paper-text": AdaptationRecipe(model="resnet50", optimizer="adam", schedule="steps"),
+    }
+
+
 def _workers(own: team.Team) -> str:
     """
     >>> _workers(team.Team()), _workers(team.Team(8, 2))
@@ -162,4 +182,9 @@ def line(metrics: dict[str, Any]) -> str:
     return "  ".join([f"epoch {metrics['epoch']:>3}", f"loss {loss}", *scores, f"{metrics['images_per_second']:.0f} images/s"])
 
 
-PRESETS = {"classification": Classification.PRESETS, "adversarial": Adversarial.PRESETS, "fewshot": FewShot.PRESETS}
+PRESETS = {
+    "classification": Classification.PRESETS,
+    "adversarial": Adversarial.PRESETS,
+    "fewshot": FewShot.PRESETS,
+    "adaptation": Adaptation.PRESETS,
+}

@@ -9,12 +9,17 @@ from torch.nn import functional as F
 
 def crop(x: Tensor, pad: int, generator: Generator) -> Tensor:
     """Each (C, H, W) image of x, padded by zeros, cut back to H x W at a place of its own."""
-    N, _, H, W = x.shape
-    top, left = torch.randint(2 * pad + 1, (2, N, 1), generator=generator)
-    rows = (top + torch.arange(H))[:, None, :, None]  # (N, 1, H, 1)
-    columns = (left + torch.arange(W))[:, None, None, :]  # (N, 1, 1, W)
-    samples, channels = torch.arange(N)[:, None, None, None], torch.arange(x.shape[1])[:, None, None]
-    return F.pad(x, (pad,) * 4)[samples, channels, rows, columns]
+    return cut(F.pad(x, (pad,) * 4), 2 * pad, generator)
+
+
+def cut(x: Tensor, less: int, generator: Generator) -> Tensor:
+    """Each (C, H, W) image of x, cut to so much less of H and W at a place of its own."""
+    N, C, H, W = x.shape
+    top, left = torch.randint(less + 1, (2, N, 1), generator=generator)
+    rows = (top + torch.arange(H - less))[:, None, :, None]  # (N, 1, H, 1)
+    columns = (left + torch.arange(W - less))[:, None, None, :]  # (N, 1, 1, W)
+    samples, channels = torch.arange(N)[:, None, None, None], torch.arange(C)[:, None, None]
+    return x[samples, channels, rows, columns]
 
 
 def flip(x: Tensor, generator: Generator) -> Tensor:

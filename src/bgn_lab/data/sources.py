@@ -131,7 +131,7 @@ class InMemory:
         draws = generator(seed, epoch)
         M = len(self)
         order = torch.randint(M, (self.drawn,), generator=draws) if self.drawn else torch.randperm(M, generator=draws)
-        batches = rebatch((self._augmented(piece, draws) for piece in torch.split(order, CHUNK)), batch_size, rest=False)
+        batches = rebatch((self.augmented(piece, draws) for piece in torch.split(order, CHUNK)), batch_size, rest=False)
         if wanted is None:
             return batches
         numbers = frozenset(wanted)
@@ -141,7 +141,8 @@ class InMemory:
         """See :class:`Source`."""
         return replace(self, x=self.x[index], y=self.y[index])
 
-    def _augmented(self, index: Tensor, draws: Generator) -> Batch:
+    def augmented(self, index: Tensor, draws: Generator) -> Batch:
+        """Some of the images as training sees them."""
         x = self.x[index]
         if self.pad:
             x = augment.crop(x, self.pad, draws)

@@ -7,6 +7,7 @@ from typing import Any
 
 from bgn import checks
 from bgn_lab.data.sources import Data
+from bgn_lab.experiments.adaptation import Adaptation, AdaptationRecipe
 from bgn_lab.experiments.adversarial import Adversarial, AdversarialRecipe
 from bgn_lab.experiments.classification import Classification
 from bgn_lab.experiments.fewshot import FewShot, FewShotRecipe
@@ -19,6 +20,7 @@ EXPERIMENTS: dict[str, tuple[type[Recipe], type[Task]]] = {
     "classification": (Recipe, Classification),
     "adversarial": (AdversarialRecipe, Adversarial),
     "fewshot": (FewShotRecipe, FewShot),
+    "adaptation": (AdaptationRecipe, Adaptation),
 }
 
 

@@ -18,7 +18,7 @@ from bgn_lab import norms, paper
 from bgn_lab.attack import PGD
 from bgn_lab.data.sources import Batch, Data, mixed
 from bgn_lab.models.wide_resnet import wide_resnet
-from bgn_lab.recipe import Measure, Recipe, Schedule
+from bgn_lab.recipe import TRAINING, Measure, Recipe, Schedule
 from bgn_lab.training.task import Scoring, Task, View, fused, median
 
 Craft = Literal["eval", "train"]
@@ -98,9 +98,9 @@ class AdversarialRecipe(Recipe):
         return (*usual, *(Measure(f"test_robust_{key}", f"{n} steps on {self.strong_images}") for key, n in steps.items()))
 
     @property
-    def curve(self) -> str:
+    def curves(self) -> tuple[Measure, ...]:
         """Under attack."""
-        return "robust"
+        return Measure("validation_robust", "validation robust accuracy"), TRAINING
 
     @property
     def usual_groups(self) -> int | None:

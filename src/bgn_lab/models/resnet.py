@@ -92,17 +92,27 @@ class ResNet(nn.Module):
             stage = [first, *(block(K, width * 2**i, 1, norm) for _ in range(blocks[i] - 1))]
             self.add_module(f"layer{i + 1}", nn.Sequential(*stage))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(widths[-1], classes)
+        self.out_features = widths[-1]
+        self.fc = nn.Linear(self.out_features, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        for i in range(self.stages):
-            x = getattr(self, f"layer{i + 1}")(x)
-        logits: Tensor = self.fc(torch.flatten(self.avgpool(x), 1))
+        logits: Tensor = self.fc(self.trunk(self.stem(x)))
         return logits
+
+    def stem(self, x: Tensor) -> Tensor:
+        """Up to the end of the first stage."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        y: Tensor = self.get_submodule("layer1")(x)
+        return y
+
+    def trunk(self, x: Tensor) -> Tensor:
+        """From there to the features (N, K)."""
+        for i in range(1, self.stages):
+            x = getattr(self, f"layer{i + 1}")(x)
+        return torch.flatten(self.avgpool(x), 1)
 
 
 _LARGE: dict[str, tuple[type[BasicBlock | Bottleneck], tuple[int, ...]]] = {

@@ -1,4 +1,4 @@
-"""Normalisers against batch sizes: mean and spread over seeds, and the difference to BN, seed by seed."""
+"""Normalisers against batch sizes or tasks: mean and spread over seeds, and the difference to BN, seed by seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from bgn_lab import norms
+from bgn_lab import norms, paper
+from bgn_lab.experiments.adaptation import AdaptationRecipe
 from bgn_lab.experiments.adversarial import AdversarialRecipe
 from bgn_lab.experiments.fewshot import FewShotRecipe
 from bgn_lab.paper import NORMALISERS
@@ -18,45 +19,52 @@ from bgn_lab.report.cells import Cell, cell, count
 from bgn_lab.report.collect import Run
 
 BASELINE = "BN"
-COMPARED = ("norm", "groups", "instances", "batch_size", "seed")  # fields of a recipe; runs that agree in all others are compared
+CONTROL = "source only"  # ends the names of places without adaptation
+# fields of a recipe; runs that agree in all others are compared
+COMPARED = ("norm", "groups", "instances", "batch_size", "seed", "task", "adapt", "weights", "trust")
 IN_TITLE = ("experiment", "data", "model", "width", "epochs", "simulate_workers")
-WORDS = {"adversarial": "adversarial training", "fewshot": "few-shot learning"}
+WORDS = {"adversarial": "adversarial training", "fewshot": "few-shot learning", "adaptation": "domain adaptation"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """Of a table: what was measured at a batch size."""
+    """Of a table: what was measured at a place, which is a batch size or a task."""
 
-    batch_size: int
+    place: int | str
     measure: Measure
     title: str
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Cells by (label, column) of runs that differ in nothing else but batch size and seed."""
+    """Cells by (label, column) of runs that differ in nothing else but place and seed."""
 
-    setting: Recipe  # of the runs, with the first normaliser, batch size and seed
+    setting: Recipe  # of the runs, with the first normaliser, place and seed
     labels: tuple[str, ...]
-    batch_sizes: tuple[int, ...]
+    places: tuple[int | str, ...]
     cells: dict[tuple[str, Column], Cell]
     apart: str = ""  # what sets it apart from others of the same title
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """By batch size, then by measure."""
+        """By place, then by measure."""
         return tuple(dict.fromkeys(column for _, column in self.cells))
 
     @property
     def firsts(self) -> tuple[Column, ...]:
-        """Of each batch size the first column, which has all its runs."""
-        return tuple({column.batch_size: column for column in reversed(self.columns)}[size] for size in self.batch_sizes)
+        """Of each place the first column, which has all its runs."""
+        return tuple({column.place: column for column in reversed(self.columns)}[place] for place in self.places)
 
-    def at(self, label: str, batch_size: int, key: str | None = None) -> Cell:
+    def at(self, label: str, place: int | str, key: str | None = None) -> Cell:
         """The cell of a row, for the most important measure unless another is named."""
         key = key or self.setting.measures[0].key
-        column = next(c for c in self.columns if (c.batch_size, c.measure.key) == (batch_size, key))
+        column = next(c for c in self.columns if (c.place, c.measure.key) == (place, key))
         return self.cells[label, column]
+
+    @property
+    def by_batch_size(self) -> bool:
+        """Whether columns are batch sizes, and nothing else."""
+        return len(self.columns) == len(self.places) and all(isinstance(place, int) for place in self.places)
 
     @property
     def runs(self) -> list[Run]:
@@ -93,7 +101,7 @@ class Comparison:
             single = any(c.accuracy and c.accuracy.count < 2 for c in self.cells.values()) and len(self.seeds) > 1
             alone, pairs = " (no ± where there is but one run)" if single else "", "seed by seed"
         beside = f", and the difference to {BASELINE}, {pairs}" if BASELINE in self.labels else ""
-        best = "at its batch size" if len(self.columns) == len(self.batch_sizes) else "of its column"
+        best = "at its batch size" if self.by_batch_size else "of its column"
         return f"Test accuracy in %{when}{over}{alone}{beside}. Bold: the best {best}.{self._how()}"
 
     def _how(self) -> str:
@@ -104,6 +112,9 @@ class Comparison:
             return how + (
                 f" Stronger attacks: {s.strong_restarts} random starts, {s.strong_images} images." if s.strong_images else ""
             )
+        if isinstance(s, AdaptationRecipe):
+            how = "of all images of the target, which are also those that were adapted to, without their labels; last loop."
+            return f" Accuracies are {how} Source only: learned from the source alone. Nothing was chosen by the target's labels."
         if isinstance(s, FewShotRecipe):
             way = f" {s.classes}-way, {s.queries} queries of each class, {s.episodes} episodes, the same for all."
             return way + (" Transductive: normalisers saw the queries of an episode together." if s.transductive else "")
@@ -131,7 +142,7 @@ class Comparison:
 
 
 def compare(runs: Iterable[Run]) -> list[Comparison]:
-    """One comparison for each group of runs that share everything but normaliser, groups, batch size and seed."""
+    """One comparison for each group of runs that share everything but normaliser, groups, batch size or task, and seed."""
     groups: list[tuple[dict[str, Any], list[Run]]] = []
     # unfinished runs come last: they join finished ones whatever images those saw, and make way for finished ones of their recipe
     for run in sorted(runs, key=lambda run: run.result is None):
@@ -181,16 +192,16 @@ def _order(run: Run) -> tuple[int, bool, int, int]:
 def _one(runs: list[Run], apart: str) -> Comparison:
     runs = sorted(runs, key=_order)
     labels = tuple(dict.fromkeys(norms.label(run.recipe) for run in runs))
-    batch_sizes = tuple(sorted({run.recipe.batch_size for run in runs}))
-    by_seed: dict[tuple[str, int], dict[int, Run]] = {(label, size): {} for label in labels for size in batch_sizes}
+    places = tuple(sorted({run.recipe.place for run in runs}, key=_rank))
+    by_seed: dict[tuple[str, int | str], dict[int, Run]] = {(label, place): {} for label in labels for place in places}
     for run in runs:
-        own = by_seed[norms.label(run.recipe), run.recipe.batch_size]
+        own = by_seed[norms.label(run.recipe), run.recipe.place]
         own.setdefault(run.recipe.seed, run)  # a recipe that was run twice counts once
-    columns = _columns(runs[0].recipe.measures, batch_sizes)
+    columns = _columns(runs[0].recipe.measures, places)
     cells = {}
     for label, column in product(labels, columns):
-        baseline = by_seed.get((BASELINE, column.batch_size), {}) if label != BASELINE else {}
-        cells[label, column] = cell(by_seed[label, column.batch_size], baseline, column.measure.key)
+        baseline = by_seed.get((BASELINE, column.place), {}) if label != BASELINE else {}
+        cells[label, column] = cell(by_seed[label, column.place], baseline, column.measure.key)
     for column in columns:
         means = {
             label: found.accuracy.mean
@@ -200,10 +211,24 @@ def _one(runs: list[Run], apart: str) -> Comparison:
         for label, mean in means.items():
             if round(mean, 1) == round(max(means.values()), 1):
                 cells[label, column] = replace(cells[label, column], best=True)
-    return Comparison(runs[0].recipe, labels, batch_sizes, cells, apart)
+    return Comparison(runs[0].recipe, labels, places, cells, apart)
 
 
-def _columns(measures: tuple[Measure, ...], batch_sizes: tuple[int, ...]) -> list[Column]:
+def _rank(place: int | str) -> tuple[int, str]:
+    """Batch sizes by size, tasks in the paper's order, each after itself without adaptation."""
+    if isinstance(place, int):
+        return place, ""
+    task, _, control = place.partition(",")
+    known = list(paper.ADAPTATION_GROUPS)
+    return 2 * (known.index(task) if task in known else len(known)) + (not control), task
+
+
+def named(place: int | str) -> str:
+    """In words."""
+    return f"batch {place}" if isinstance(place, int) else place
+
+
+def _columns(measures: tuple[Measure, ...], places: tuple[int | str, ...]) -> list[Column]:
     """Named by what tells them apart.
 
     >>> [c.title for c in _columns((Measure("test_accuracy", "test accuracy"),), (2, 8))]
@@ -212,8 +237,8 @@ def _columns(measures: tuple[Measure, ...], batch_sizes: tuple[int, ...]) -> lis
     ['robust', 'clean']
     """
     made = []
-    for size, measure in product(batch_sizes, measures):
+    for place, measure in product(places, measures):
         parts = [measure.name] if len(measures) > 1 else []
-        parts += [f"batch {size}"] if len(batch_sizes) > 1 or not parts else []
-        made.append(Column(size, measure, ", ".join(parts)))
+        parts += [named(place)] if len(places) > 1 or not parts else []
+        made.append(Column(place, measure, ", ".join(parts)))
     return made

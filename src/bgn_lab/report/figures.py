@@ -21,7 +21,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from bgn_lab import files, paper
 from bgn_lab.report import text
 from bgn_lab.report.cells import Cell
-from bgn_lab.report.comparison import Comparison
+from bgn_lab.report.comparison import CONTROL, Comparison, named
 
 # one colour per normaliser (Okabe and Ito's, which colour-blind readers can tell apart); variants of BGN differ in the dashes
 STYLES = {
@@ -76,8 +76,7 @@ def by_batch_size(found: Comparison, columns: int = 2) -> Figure:
 
 def accuracies(found: Comparison, columns: int = 2) -> Figure:
     """What was measured, and beside it what the paper reports for the same experiment."""
-    alone = len(found.columns) == len(found.batch_sizes)
-    return by_batch_size(found, columns) if alone else by_normaliser(found, columns)
+    return by_batch_size(found, columns) if found.by_batch_size else by_normaliser(found, columns)
 
 
 def by_normaliser(found: Comparison, columns: int = 2) -> Figure:
@@ -89,6 +88,7 @@ def by_normaliser(found: Comparison, columns: int = 2) -> Figure:
     ours = {
         column.title: [(a.mean, a.deviation) if (a := found.cells[label, column].accuracy) else None for label in found.labels]
         for column in found.columns
+        if not str(column.place).endswith(CONTROL)
     }
     theirs = {
         title: [None if (value := row[i]) is None else (value, None) for row in printed.rows.values()]
@@ -117,7 +117,7 @@ def _dots(axes: Any, title: str, labels: Sequence[str], series: Mapping[str, Seq
 
 def _measured(axes: Any, found: Comparison) -> list[Any]:
     """The lines that a key explains."""
-    sizes, lines = found.batch_sizes, []
+    sizes, lines = [place for place in found.places if isinstance(place, int)], []
     _batch_panel(axes, f"Measured: {found.title()}", sizes)
     foot: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "in_layout": False}
     foot |= {"linestyle": "", "marker": "x", "markeredgewidth": 2}
@@ -145,26 +145,26 @@ def _printed(axes: Any, _: Comparison) -> list[Any]:
 
 
 def curves(found: Comparison, columns: int = 3) -> Figure:
-    """Accuracy by epoch on the validation images, or on the training images if none are held out; one panel per batch size."""
-    sizes, metrics, curve = found.batch_sizes, [metrics for run in found.runs for metrics in run.metrics], found.setting.curve
-    part = "validation" if any(f"validation_{curve}" in epoch for epoch in metrics) else "train"
-    curve = curve if part == "validation" else "accuracy"
+    """By epoch, the first of the recipe's curves that there is; one panel per place."""
+    places, metrics = found.places, [metrics for run in found.runs for metrics in run.metrics]
+    kinds = found.setting.curves
+    curve = next((kind for kind in kinds if any(kind.key in epoch for epoch in metrics)), kinds[-1])
     few = max((epoch["epoch"] for epoch in metrics), default=0) <= 12  # more markers would hide the lines
-    columns = min(columns, len(sizes))
-    rows = math.ceil(len(sizes) / columns)
+    columns = min(columns, len(places))
+    rows = math.ceil(len(places) / columns)
     figure = _figure(3.4 * columns if columns > 1 else NARROW, 3.1 * rows + 0.7)
     panels = figure.subplots(rows, columns, sharey=True, squeeze=False)
     drawn = {}
-    for axes, size in zip(panels.flat, sizes, strict=False):
+    for axes, place in zip(panels.flat, places, strict=False):
         for label in found.labels:
-            if means := _means(found.at(label, size), f"{part}_{curve}"):
+            if means := _means(found.at(label, place), curve.key):
                 style = _style(label, found.labels) | ({} if few else {"marker": ""})
                 (drawn[label],) = axes.plot(list(means), list(means.values()), **style)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        _panel(axes, f"batch {size}", "epoch")
+        _panel(axes, named(place), "epoch")
     for axes in panels[:, 0]:
-        axes.set_ylabel(f"{'training' if part == 'train' else part} {'' if curve == 'accuracy' else f'{curve} '}accuracy, %")
-    for axes in panels.flat[len(sizes) :]:
+        axes.set_ylabel(f"{curve.name}, %")
+    for axes in panels.flat[len(places) :]:
         axes.set_visible(False)
     lines = [drawn[label] for label in found.labels if label in drawn]
     _key(figure, lines, 3 if columns < 3 else 4, loc="outside lower center")

@@ -14,7 +14,7 @@ from bgn_lab import paper
 from bgn_lab.report import figures, text
 from bgn_lab.report.cells import Cell, became
 from bgn_lab.report.collect import Run
-from bgn_lab.report.comparison import COMPARED, Comparison
+from bgn_lab.report.comparison import COMPARED, Comparison, named
 
 NARROW = "40rem"
 _STYLE = """
@@ -93,7 +93,7 @@ def _details(summary: str, content: str) -> str:
 
 def _measured(found: Comparison) -> str:
     rows = ([_td(label), *(_cell(found.cells[label, column]) for column in found.columns)] for label in found.labels)
-    header = ["", *(f"batch {size}" for size in found.batch_sizes)]
+    header = ["", *map(named, found.places)]
     turned = ([label, *(became(found.cells[label, column]) for column in found.firsts)] for label in found.labels)
     parts = [
         f"<section><h2>Measured: {escape(found.title())}</h2>",
@@ -129,19 +129,19 @@ def _layers(found: Comparison) -> str:
                 for r in result["normalisers"]
             )
             header = ["layer", "C × H × W", "G", "values per statistic", "acts as"]
-            parts.append(_details(f"{label}, batch {column.batch_size}", _plain(header, rows)))
+            parts.append(_details(f"{label}, {named(column.place)}", _plain(header, rows)))
     return _details("Layer by layer", "".join(parts))
 
 
 def _failures(found: Comparison) -> str:
     """Why runs count as not converged."""
     rows = [
-        [label, str(run.recipe.batch_size), str(run.recipe.seed), run.result["reason"]]
+        [label, named(run.recipe.place), str(run.recipe.seed), run.result["reason"]]
         for label, column in product(found.labels, found.firsts)
         for run in found.cells[label, column].runs
         if run.failed and run.result is not None
     ]
-    header = ["normaliser", "batch", "seed", "why"]
+    header = ["normaliser", "where", "seed", "why"]
     return _details("Runs that did not converge", _plain(header, rows, "words long")) if rows else ""
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from bgn_lab import paper
 from bgn_lab.report.cells import became
-from bgn_lab.report.comparison import BASELINE, Comparison
+from bgn_lab.report.comparison import BASELINE, Comparison, named
 from bgn_lab.training.run import NOT_CONVERGED
 
 BECAME = "What each normaliser became in this network"
@@ -20,6 +20,7 @@ PAPER_TABLES = {  # those that belong beside an experiment's comparison
     "classification": (paper.IMAGENET, paper.GROUP_SWEEP),
     "adversarial": (paper.ADVERSARIAL,),
     "fewshot": (paper.FEWSHOT,),
+    "adaptation": (paper.ADAPTATION,),
 }
 
 
@@ -41,7 +42,7 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
     for found in comparisons:
         parts += [f"## Measured: {html.escape(found.title(), quote=False)}\n", measured(found), found.caption() + "\n"]
         rows = ([label, *(became(found.cells[label, column]) for column in found.firsts)] for label in found.labels)
-        header = ["normaliser", *(f"batch {size}" for size in found.batch_sizes)]
+        header = ["normaliser", *map(named, found.places)]
         parts += [f"### {BECAME}\n", table(header, rows), BECAME_NOTE + "\n"]
     return "\n".join([*parts, *map(theirs, beside(comparisons))])
 

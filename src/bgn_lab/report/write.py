@@ -46,7 +46,7 @@ def _plain(found: Comparison) -> dict[str, Any]:
         "title": found.title(),
         "caption": found.caption(),
         "cells": [
-            {"normaliser": label, "batch_size": column.batch_size, "measure": column.measure.key, **of(cell)}
+            {"normaliser": label, "place": column.place, "measure": column.measure.key, **of(cell)}
             for (label, column), cell in found.cells.items()
         ],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,13 @@ class Progress:
     seconds: float = 0.0  # in all
     spent: float = 0.0  # on these steps
     scaler: dict[str, Any] | None = None  # in float16
+    plan: dict[str, Tensor] = field(default_factory=dict)  # of the task, for the epoch under way or the last one
 
 
 def store(path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
     """Write a checkpoint over the one before."""
     tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= {f"plan.{name}": tensor for name, tensor in progress.plan.items()}
     state = optimizer.state_dict()
     scalars: dict[str, dict[str, Any]] = {}
     for index, slots in state["state"].items():
@@ -45,7 +47,7 @@ def store(path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.O
             else:
                 scalars.setdefault(str(index), {})[slot] = value
     about = {
-        "version": _VERSION, "recipe": recipe.identity(), "progress": asdict(progress),
+        "version": _VERSION, "recipe": recipe.identity(), "progress": asdict(replace(progress, plan={})),
         "optimizer": {"groups": state["param_groups"], "scalars": scalars},
     }  # fmt: skip
     files.write(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}, {_MARK: json.dumps(about)}))
@@ -81,7 +83,8 @@ def restore(content: bytes, path: Path, recipe: Recipe, model: nn.Module, optimi
                 tensor = torch.empty_like(own, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
             state.setdefault(int(index), {})[slot] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": about["optimizer"]["groups"]})
-    return Progress(**{**about["progress"], "score": Score(**about["progress"]["score"])})
+    plan = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")}
+    return Progress(**{**about["progress"], "score": Score(**about["progress"]["score"]), "plan": plan})
 
 
 def _read(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -75,18 +75,30 @@ def autocast(recipe: Recipe) -> Callable[[], Any]:
     return lambda: torch.autocast(kind, torch.float16 if kind == "cuda" else torch.bfloat16)
 
 
+Learned = tuple[Tensor, Tensor, Tensor]  # the loss, and logits and labels of the images that accuracy is about
+
+
+def classify(network: nn.Module, batch: Batch) -> Learned:
+    """The cross-entropy of a batch."""
+    x, y = batch
+    logits = network(x)
+    return F.cross_entropy(logits, y), logits, y
+
+
 def train(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     batches: Iterable[Batch],
     recipe: Recipe,
+    learn: Callable[[nn.Module, Batch], Learned],
     rate: Callable[[int], float],
     scaler: torch.amp.GradScaler,
     on_step: Callable[[int, Callable[[], Score]], None],
     team: Team | None = None,
     before: Score | None = None,
 ) -> Score:
-    """One epoch, or the rest of one: ``rate`` gives the learning rate of a step, ``on_step`` hears of each and may raise.
+    """One epoch, or the rest of one: ``learn`` gives the loss of a batch; ``rate`` the learning rate of a
+    step, which an optimizer's groups may have a factor for; ``on_step`` hears of each and may raise.
 
     The batches are those of the team's workers here, in turn. Loss and accuracy are those of the moment, in training mode, on
     top of those ``before``; they are added up on the device and read once, or when ``on_step`` asks for them.
@@ -101,12 +113,11 @@ def train(
     def score() -> Score:
         return Score(float(total), int(right), images)
 
-    for number, (x, y) in enumerate(batches):
+    for number, batch in enumerate(batches):
         last = (number + 1) % K == 0
         with team.apart(network, not last):
             with context():
-                logits = network(x)
-                loss = F.cross_entropy(logits, y)
+                loss, logits, y = learn(network, batch)
             scaler.scale(loss / K if K > 1 else loss).backward()  # type: ignore[no-untyped-call]
         statistics.after(number)
         with torch.no_grad():
@@ -117,7 +128,7 @@ def train(
             continue
         lr = rate(number // K)
         for settings in optimizer.param_groups:
-            settings["lr"] = lr
+            settings["lr"] = lr * settings.get("factor", 1.0)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()

@@ -20,7 +20,7 @@ from torch import nn
 
 from bgn_lab import files
 from bgn_lab.data.sources import Batch, Source, fingerprint, mixed, share
-from bgn_lab.training import checkpoint, loop, schedule, stopping
+from bgn_lab.training import checkpoint, loop, stopping
 from bgn_lab.training.loop import Score
 from bgn_lab.training.record import Record
 from bgn_lab.training.stopping import Interrupted
@@ -74,7 +74,7 @@ class _Training:
         self.compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
         self.network = team.wrap(self.compiled)
         self.prepare = loop.Prepare(task.data, recipe)
-        self.steps = task.images() // recipe.batch_size // recipe.batches  # of an epoch
+        task.plan = self.progress.plan
         self.saved, self.saves = time.monotonic(), 0
 
     def _restore(self) -> checkpoint.Progress:
@@ -92,10 +92,9 @@ class _Training:
         if not self.history:  # a damaged image shall not turn up after days; those for training turn up in the first epoch
             for source in (self.data.validation, self.data.test):
                 share(source, self.team.rank, self.team.processes).check()
-        self.watcher.begin(recipe.epochs, self.steps)
         board = _board(self.folder) if recipe.tensorboard and self.record is not None else None
         for epoch in range(self.progress.epoch, recipe.epochs):
-            if _trouble(self.history):
+            if _trouble(self.history) or not self._begin(epoch):
                 break
             metrics = self._epoch(epoch)
             if board is not None:
@@ -113,6 +112,15 @@ class _Training:
             self.record.finish(result)
             self.path.unlink(missing_ok=True)
         return result
+
+    def _begin(self, epoch: int) -> bool:
+        """Plan an epoch, if it is not under way; whether there is something to do."""
+        if not self.progress.step:
+            self.task.begin(epoch, self.compiled)
+            self.progress.plan = self.task.plan
+        self.steps = self.task.images() // self.recipe.batch_size // self.recipe.batches
+        self.watcher.begin(self.recipe.epochs, self.steps)
+        return not self.task.over()
 
     def _epoch(self, epoch: int) -> dict[str, Any]:
         team, begun = self.team, self.progress
@@ -136,7 +144,7 @@ class _Training:
             self.history.append(metrics)
             if self.record is not None:
                 self.record.add(metrics)
-            self._save(checkpoint.Progress(epoch + 1, seconds=begun.seconds + time.perf_counter() - begin))
+            self._save(checkpoint.Progress(epoch + 1, seconds=begun.seconds + time.perf_counter() - begin, plan=self.task.plan))
         return metrics
 
     def _train(self, epoch: int, begin: float) -> Score:
@@ -157,8 +165,8 @@ class _Training:
                 raise Interrupted(stop)
 
         trained = loop.train(
-            self.network, self.optimizer, self._batches(epoch, batches), recipe,
-            lambda number: schedule.rate(recipe, epoch + (begun.step + number) / self.steps), self.scaler, after, team,
+            self.network, self.optimizer, self._batches(epoch, batches), recipe, self.task.loss,
+            lambda number: self.task.rate(epoch, begun.step + number, self.steps), self.scaler, after, team,
             begun.score if team.first else None,
         )  # fmt: skip
         return self._joined(trained)

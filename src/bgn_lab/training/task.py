@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import bgn
 from bgn_lab import data as data_sets
 from bgn_lab import norms
 from bgn_lab.data.sources import Batch, Data, Source
 from bgn_lab.recipe import Recipe
-from bgn_lab.training.loop import Score
+from bgn_lab.training import loop, schedule
+from bgn_lab.training.loop import Learned, Score
 
 View = Callable[[nn.Module, Batch], Batch]  # of a prepared batch, by the network as it stands
 Scoring = Callable[[Source, View | None], tuple[Score, Score]]  # of images, seen so: on all, on the first worker's
@@ -29,6 +30,7 @@ class Task:
 
     def __init__(self, recipe: Recipe, data: Data) -> None:
         self.recipe, self.data = recipe, data
+        self.plan: dict[str, Tensor] = {}  # for the epoch under way: what `begin` found out; checkpoints have it
 
     @staticmethod
     def load(recipe: Recipe) -> Data:
@@ -39,18 +41,21 @@ class Task:
         """With weights drawn from torch's generator."""
         raise NotImplementedError
 
+    def bare(self) -> nn.Module:
+        """The network with its first weights."""
+        torch.manual_seed(self.recipe.seed)
+        return norms.settle(self.network(), self.recipe, self.data.shape)
+
     def build(self) -> nn.Module:
-        """The network with its first weights, as the recipe wants it."""
-        recipe = self.recipe
-        torch.manual_seed(recipe.seed)
-        model = norms.settle(self.network(), recipe, self.data.shape)
+        """The same as the recipe wants it trained."""
+        recipe, model = self.recipe, self.bare()
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model.to(recipe.device)
 
     def description(self) -> list[dict[str, Any]]:
         """What each normaliser amounts to in this network: :func:`bgn.describe`, as plain values."""
-        found = bgn.describe(self.build(), self.data.shape, self.recipe.batch_size)
+        found = bgn.describe(self.bare(), self.data.shape, self.recipe.batch_size)
         return [
             {"layer": r.layer, "shape": list(r.shape), "G": r.G, "instances": r.instances, "acts_as": r.acts_as} for r in found
         ]
@@ -63,8 +68,15 @@ class Task:
             fused=fused(recipe),
         )  # fmt: skip
 
+    def begin(self, epoch: int, model: nn.Module) -> None:
+        """Plan an epoch with the network as it is, where its training depends on that; ``plan`` is still the one before."""
+
+    def over(self) -> bool:
+        """Whether, as planned, there is nothing left to learn."""
+        return False
+
     def images(self) -> int:
-        """That an epoch of training sees."""
+        """That an epoch of training sees, as planned."""
         return len(self.data.train)
 
     def batches(self, epoch: int, numbers: Sequence[int]) -> Iterator[Batch]:
@@ -74,6 +86,14 @@ class Task:
     def example(self, model: nn.Module, batch: Batch) -> Batch:  # noqa: ARG002
         """What the network learns from, made from a prepared batch."""
         return batch
+
+    def loss(self, network: nn.Module, batch: Batch) -> Learned:
+        """Of an example."""
+        return loop.classify(network, batch)
+
+    def rate(self, epoch: int, step: int, steps: int) -> float:
+        """The learning rate of a step of an epoch that has so many."""
+        return schedule.rate(self.recipe, epoch + step / steps)
 
     def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:  # noqa: ARG002
         """After an epoch, with those before: validation images always, test images at the end."""

@@ -1,0 +1,307 @@
+"""Unsupervised domain adaptation (the paper's section on Office-31) by contrastive adaptation (CAN, Kang et al. 2019).
+
+A loop clusters the target's images, from the centres of the source's classes, and takes the clusters for labels; then it learns
+from the source's labels and, class by class, to make both domains alike and classes different. Normalisers have a copy for each
+domain. Loops end when clusters no longer change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import bgn
+from bgn import checks
+from bgn_lab import clustering, norms, paper
+from bgn_lab.data import aware, domains
+from bgn_lab.data.aware import EACH
+from bgn_lab.data.domains import DomainData
+from bgn_lab.data.sources import Batch, InMemory, generator
+from bgn_lab.discrepancy import cdd
+from bgn_lab.experiments import features
+from bgn_lab.models import pretrained
+from bgn_lab.models.adapting import SOURCE, TARGET, Adapting, begin_anew
+from bgn_lab.models.mobilenet import mobilenet_v2
+from bgn_lab.models.resnet import MODELS, resnet
+from bgn_lab.norms import Norm
+from bgn_lab.recipe import Measure, Recipe
+from bgn_lab.training import loop
+from bgn_lab.training.loop import Learned
+from bgn_lab.training.task import Scoring, Task
+
+Optimizer = Literal["sgd", "adam"]
+Falls = Literal["inverse", "steps", "constant"]
+Printed = Literal["text", "table"]
+MOBILE = "mobilenet-v2"
+PICTURE = "features.png"
+STILL = 0.001  # of shift, gap and changed labels: then loops end
+SPLIT = 10_000  # keeps apart the random numbers of clustering and of training
+
+
+@dataclass(frozen=True)
+class AdaptationRecipe(Recipe):
+    """Adapt a network from a domain with labels to one without."""
+
+    experiment: ClassVar[str] = "adaptation"
+    schedules: ClassVar[tuple[str, ...]] = get_args(Falls)
+
+    data: str = "fashion-mnist"
+    """fashion-mnist (two domains made of a part that ships with the package: plain, and before textures); or the path of
+    a folder of domains with class folders each, or of an .npz of JPEGs with domains"""
+    task: str | None = None
+    """source and target, by initials or names: da or dslr-amazon; by default the first two domains"""
+    adapt: bool = True
+    """without it the network learns from the source alone: what adaptation is to be compared with"""
+    model: str = "resnet8"
+    """resnet50, as in the paper, resnet18, mobilenet-v2, ..."""
+    weights: str | None = None
+    """pretrained weights: a .safetensors or .pth file, of torchvision or of a run, or the folder of a run of classification"""
+    warm: int = 0
+    """first loops that learn from the source alone, for networks without pretrained weights"""
+    groups: int | None = None
+    """G of bgn, gn or gbgn; by default the paper's for the task of Office-31 (bgn), else by its schedule"""
+    printed: Printed = "text"
+    """where G for ad and aw are from: the paper's text (1 and 8), or a row of its table that it does not print (8 and 1)"""
+    batch_size: int = 30
+    """images with labels; beside them are as many of each domain, by classes"""
+    ways: int = 10
+    """classes of a batch, with 3 images each of both domains"""
+    epochs: int = 50
+    """loops, at most"""
+    iterations: int | None = None
+    """steps of a loop, at most; by default one pass over the trusted images, by classes"""
+    optimizer: Optimizer = "sgd"
+    """sgd or adam"""
+    lr: float = 0.001
+    """learning rate of the backbone; that of the last layer is ten times as high"""
+    decay: float = 5e-4
+    """weight decay, on all parameters"""
+    schedule: Falls = "inverse"  # type: ignore[assignment]
+    """how the learning rate falls: as 1 / (1 + step / 1000)^0.75, by a tenth at the milestones (in loops), or not at all"""
+    milestones: tuple[int, ...] = (25,)
+    """loops at which `--schedule steps` divides the learning rate by ten"""
+    trust: float | None = None
+    """leave out target images further from their centre, from 0 to 1; by default, as released, 0.05 for ad and aw, else 1"""
+    alpha: float = 0.3
+    """weight of the discrepancy between domains in the loss"""
+    validation: float = 0.0
+    """none: nothing is chosen here, and the target has no labels to choose with"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.one_of("optimizer", self.optimizer, get_args(Optimizer))
+        checks.one_of("printed", self.printed, get_args(Printed))
+        checks.one_of("model", self.model, (MOBILE, *MODELS))
+        checks.positive_int("ways", self.ways)
+        if self.iterations is not None:
+            checks.positive_int("iterations", self.iterations)
+        if self.trust is None:
+            object.__setattr__(self, "trust", 0.05 if self.task in ("ad", "aw") else 1.0)
+        for name, most in {"trust": 1.0, "alpha": math.inf, "warm": self.epochs}.items():
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name}={getattr(self, name)} is out of range; expected a number from 0 to {most}")
+        for name, only in {"validation": 0, "median_of": 1, "simulate_workers": 1, "accumulate": 1}.items():
+            if getattr(self, name) != only:
+                raise ValueError(f"{name}={getattr(self, name)} has no meaning for adaptation; expected {only}")
+        if self.weights is not None:
+            object.__setattr__(self, "weights", str(Path(self.weights).resolve()))
+        if self.model == MOBILE and (self.width, self.stride) != (None, None):
+            raise ValueError(f"width={self.width}, stride={self.stride} are not for {MOBILE}; expected none")
+
+    @property
+    def rate(self) -> float:
+        """The highest learning rate."""
+        return self.lr
+
+    @property
+    def place(self) -> str:
+        """The task."""
+        return (self.task or "the first two") + ("" if self.adapt else ", source only")
+
+    @property
+    def curves(self) -> tuple[Measure, ...]:
+        """There are no validation images."""
+        return (Measure("test_accuracy", "target accuracy"),)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """On the target's images."""
+        return (Measure("test_accuracy", "target accuracy"),)
+
+    @property
+    def usual_groups(self) -> int | None:
+        """The paper's, by the task."""
+        by_task = paper.ADAPTATION_GROUPS if self.printed == "text" else paper.ADAPTATION_GROUPS_OF_SOURCE
+        return by_task.get(self.task or "") if self.norm == "bgn" else None
+
+
+class Adaptation(Task):
+    """Classification of the source, with the target drawn after it."""
+
+    recipe: AdaptationRecipe
+    data: DomainData
+
+    @staticmethod
+    def load(recipe: Recipe) -> DomainData:
+        """Two domains."""
+        assert isinstance(recipe, AdaptationRecipe)
+        return domains.load(recipe, recipe.task)
+
+    def network(self) -> nn.Module:
+        """Pretrained, if there are weights."""
+        r, data = self.recipe, self.data
+
+        def build(norm: Norm) -> nn.Module:
+            if r.model == MOBILE:
+                return mobilenet_v2(norm, len(data.classes), data.shape[0])
+            return resnet(r.model, norm, len(data.classes), data.shape[0], r.width, r.stride)
+
+        if r.weights is None:
+            backbone = build(norms.constructor(r))
+        else:
+            backbone = pretrained.load(Path(r.weights), build, r, "classifier." if r.model == MOBILE else "fc.")
+        setattr(backbone, "classifier" if r.model == MOBILE else "fc", nn.Identity())
+        return Adapting(backbone, len(data.classes), fixed=r.weights is not None)
+
+    def build(self) -> nn.Module:
+        """With normalisers per domain."""
+        return bgn.convert_domains(super().build(), (SOURCE, TARGET))
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The last layer learns ten times as fast."""
+        r = self.recipe
+        last = [p for name, p in model.named_parameters() if name.startswith("head.")]
+        rest = [p for name, p in model.named_parameters() if not name.startswith("head.")]
+        groups = [{"params": rest, "factor": 1.0}, {"params": last, "factor": 10.0}]
+        if r.optimizer == "adam":
+            return torch.optim.Adam(groups, r.lr, weight_decay=r.decay)
+        return torch.optim.SGD(groups, r.lr, r.momentum, weight_decay=r.decay, nesterov=r.nesterov)
+
+    def begin(self, epoch: int, model: nn.Module) -> None:
+        """Cluster the target, once there is something to begin from."""
+        r, before = self.recipe, self.plan
+        done = int(before["done"]) + int(before["steps"]) if before else 0
+        if not r.adapt or epoch < r.warm:
+            steps = len(self.data.train) // r.batch_size
+            self.plan = {"done": torch.tensor(done), "steps": torch.tensor(min(steps, r.iterations or steps))}
+            return
+        if epoch == r.warm:
+            begin_anew(model)
+        K = len(self.data.classes)
+        start = clustering.centres(self._features(model, self.data.train, SOURCE, epoch), self.data.train.y, K)
+        found = clustering.cluster(self._features(model, self.data.test, TARGET, epoch), start)
+        moved = [1.0, clustering.shift(found.centres, start), 1.0]
+        if "labels" in before:
+            moved[0] = clustering.shift(found.centres, before["centres"])
+            moved[2] = float((found.labels != before["labels"]).float().mean())
+        assert r.trust is not None
+        kept = clustering.trusted(found, r.trust, EACH)
+        self.plan = {
+            "done": torch.tensor(done), "labels": found.labels, "kept": kept, "centres": found.centres,
+            "moved": torch.tensor(moved),
+        }  # fmt: skip
+        steps = aware.steps(self.data.train.y, found.labels, kept, r.ways) or len(self.data.train) // r.batch_size
+        self.plan["steps"] = torch.tensor(min(steps, r.iterations or steps))
+
+    @torch.no_grad()
+    def _features(self, model: nn.Module, source: InMemory, domain: str, epoch: int) -> Tensor:
+        """(M, K), in eval mode, of images as training sees them: cut and flipped at random."""
+        draws, prepare = generator(self.recipe.seed, SPLIT + epoch, domain == TARGET), loop.Prepare(self.data, self.recipe)
+        model.eval()
+        with bgn.domain(model, domain), loop.autocast(self.recipe)():
+            pieces = torch.split(torch.arange(len(source)), loop.EVALUATION_BATCH)
+            found = [model(prepare(source.augmented(piece, draws))[0], both=True)[0].float().cpu() for piece in pieces]
+        return torch.cat(found)
+
+    def over(self) -> bool:
+        """Clusters stay as they are, and where the source's classes are."""
+        return "moved" in self.plan and bool((self.plan["moved"] < STILL).all())
+
+    def images(self) -> int:
+        """With labels, in a loop."""
+        return int(self.plan["steps"]) * self.recipe.batch_size if self.plan else len(self.data.train)
+
+    def batches(self, epoch: int, numbers: Sequence[int]) -> Iterator[Batch]:
+        """Labelled images of the source; then, by classes, of the source and of the target with the labels of clusters."""
+        r, (ours, theirs) = self.recipe, (self.data.train, self.data.test)
+        draws = generator(r.seed, epoch)
+        labels = self.plan.get("labels", torch.zeros_like(theirs.y))
+        some = aware.stream(torch.arange(len(ours)), r.batch_size, draws)
+        pairs = aware.pairs(ours.y, labels, self.plan.get("kept", torch.zeros_like(labels, dtype=torch.bool)), r.ways, draws)
+        wanted = frozenset(numbers)
+        for number, index, (own, other) in zip(range(int(self.plan["steps"])), some, pairs, strict=False):
+            if number not in wanted:
+                continue
+            own_draws = generator(r.seed, epoch, number)
+            x, y = ours.augmented(torch.cat([index, own]), own_draws)
+            new, _ = theirs.augmented(other, own_draws)
+            yield torch.cat([x, new]), torch.cat([y, labels[other]])
+
+    def loss(self, network: nn.Module, batch: Batch) -> Learned:
+        """Cross-entropy on the source, and the discrepancy of features and of probabilities."""
+        r, (x, y) = self.recipe, batch
+        n = (len(x) - r.batch_size) // 2  # images of each domain, by classes
+        parts = [(SOURCE, r.batch_size), *([(SOURCE, n), (TARGET, n)] if n else [])]
+        with bgn.domain(network, parts):
+            found, logits = network(x, both=True)
+        labelled = logits[: r.batch_size], y[: r.batch_size]
+        loss = F.cross_entropy(*labelled)
+        if n:
+            for values in (found, logits.softmax(1)):
+                ours, theirs = values[r.batch_size :].float().view(2, n // EACH, EACH, -1)
+                loss = loss + r.alpha * cdd(ours, theirs, len(self.data.classes))
+        return loss, *labelled
+
+    def rate(self, epoch: int, step: int, steps: int) -> float:
+        """By steps since the beginning, or by loops."""
+        if self.recipe.schedule == "inverse":
+            return self.recipe.lr / math.pow(1 + 0.001 * (int(self.plan["done"]) + step), 0.75)
+        return super().rate(epoch, step, steps)
+
+    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:  # noqa: ARG002
+        """The target, after every loop, because any may be the last."""
+        adapting = "labels" in self.plan
+        with bgn.domain(model, TARGET if adapting else SOURCE):
+            found, _ = score(self.data.test, None)
+        metrics: dict[str, Any] = {
+            "test_loss": found.loss, "test_accuracy": found.accuracy, "test_images": found.images,
+            "steps": int(self.plan["steps"]),
+        }  # fmt: skip
+        if adapting:
+            kept = self.plan["kept"]
+            metrics |= dict(zip(("shift", "gap", "changed"), self.plan["moved"].tolist(), strict=True))
+            metrics |= {"kept": int(kept.sum()), "kept_classes": len(torch.unique(self.plan["labels"][kept]))}
+        return metrics
+
+    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+        """Of the last loop."""
+        images = {"train": len(self.data.train), "validation": 0, "test": len(self.data.test)}
+        return {**super().summary(history[-1:]), "images": images, "source": self.data.source, "target": self.data.target}
+
+    def said(self, result: dict[str, Any]) -> str:
+        """Of the target."""
+        how = f"adapted from {self.data.source}" if self.recipe.adapt else f"from {self.data.source} alone"
+        images = result["images"]["test"]
+        return f"{result['test_accuracy']:.2%} of the {images} images of {self.data.target}, {how} in {result['epochs']} loops"
+
+    def illustrate(self, model: nn.Module, folder: Path) -> None:
+        """Both domains before and after."""
+        shown = {"before": self.build(), "after": model.cpu()}
+        target = TARGET if self.recipe.adapt else SOURCE
+        found = {
+            when: (self._features(own, self.data.train, SOURCE, 0), self._features(own, self.data.test, target, 0))
+            for when, own in shown.items()
+        }
+        title = (
+            f"{self.data.source} to {self.data.target}, {norms.label(self.recipe)}{'' if self.recipe.adapt else ', source only'}"
+        )
+        features.picture(
+            found, (self.data.train.y, self.data.test.y), (self.data.source, self.data.target), title, folder / PICTURE
+        )

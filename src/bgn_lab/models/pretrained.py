@@ -1,0 +1,173 @@
+"""Networks that begin with the weights of a file: torchvision's, or those of a run.
+
+Weights of batch normalisation serve BN, BGN and GBGN, which :func:`bgn.convert` gives the same output at test time. For
+normalisers with statistics of each sample nothing does that; they need weights of their own kind.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import bgn
+from bgn.kinds import BATCH_WIDE, normalisers
+from bgn_lab import norms
+from bgn_lab.norms import Norm
+from bgn_lab.recipe import Recipe
+
+WEIGHTS, RECIPE = "model.safetensors", "recipe.json"  # what bgn_lab.training, which builds on this, writes for a run
+SUFFIXES = (".safetensors", ".pth", ".pt")
+ACCEPTED = "expected a .safetensors, .pth or .pt file, or the folder of a finished run of bgn run classification"
+MEAN, COUNTER = ".running_mean", ".num_batches_tracked"
+
+
+def load(path: Path, build: Callable[[Norm], nn.Module], recipe: Recipe, head: str) -> nn.Module:
+    """A network with the recipe's normaliser and the weights of a file, but for its last layer, which stays as built.
+
+    Args:
+        path: a .safetensors file; a .pth or .pt file with a state_dict, or with a dict that has one as "state_dict" or "model";
+            or the folder of a finished run.
+        build: makes the network of a constructor of normalisers.
+        recipe: says which normaliser. BGN takes, in each layer, the number of groups nearest to the recipe's to which BN
+            converts exactly. With ``instances`` it stays as good as BN until :func:`bgn_lab.norms.settle`.
+        head: how the keys of the last layer begin, such as "fc." or "classifier."; all other weights must fit exactly.
+    """
+    file = _file(path)
+    weights = _read(file)
+    norm = _norm(file, weights, recipe)
+    model = build(nn.BatchNorm2d if norm == "bn" else norms.constructor(recipe))
+    if recipe.instances is not None and norm == "bgn":
+        _take_groups(model, weights)
+    _fill(model, weights, norm, head, file)
+    if norm == recipe.norm:
+        return model
+    return bgn.convert(model, recipe.norm, num_groups=lambda layer: _groups(recipe, layer.num_features))
+
+
+def _groups(recipe: Recipe, C: int) -> int:
+    """Of BGN or GBGN in the place of a BN."""
+    if recipe.instances is not None:
+        return C  # all statistics are kept until the feature maps are known, which decide on how many to merge
+    layer: Any = norms.constructor(recipe)(C)
+    G: int = layer.num_groups
+    return bgn.nearest_groups(C, G) if recipe.norm == "bgn" else G
+
+
+def _file(path: Path) -> Path:
+    if not path.exists():
+        raise ValueError(f"{path} does not exist; {ACCEPTED}")
+    if path.is_dir():
+        if not (path / WEIGHTS).exists():
+            raise ValueError(f"{path} has no {WEIGHTS}, so no run has finished there; {ACCEPTED}")
+        return path / WEIGHTS
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path} ends with {path.suffix!r}; {ACCEPTED}")
+    return path
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    """The tensors by name, whatever they are wrapped in."""
+    found: Any
+    try:
+        safe = file.suffix == ".safetensors"
+        found = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged pickles raise whatever they stumble over
+        why = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+        if isinstance(error, pickle.UnpicklingError | EOFError):  # the first one's text explains how to trust a file too much
+            why = "damaged, or more than tensors in it"
+        raise ValueError(f"{file} cannot be read: {why}; expected a state_dict, as safetensors or torch.save write it") from None
+    if isinstance(found, dict):
+        found = next((found[key] for key in ("state_dict", "model") if isinstance(found.get(key), dict)), found)
+    whole = isinstance(found, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items())
+    if not whole or not found:
+        what = f"a {type(found).__name__}" + (f" with {_few([str(key) for key in found])}" if isinstance(found, dict) else "")
+        raise ValueError(f'{file} holds {what}; expected a state_dict, alone or as "state_dict" or "model" of a dict')
+    prefix = "module." if all(key.startswith("module.") for key in found) else ""  # of DataParallel
+    return {key[len(prefix) :]: tensor for key, tensor in found.items()}
+
+
+def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe) -> str:
+    """The normaliser that the weights are for: what their run says; BN by its statistics per channel; else the recipe's."""
+    run = _run(file)
+    norm: str = run.get("norm") or ("bn" if _per_channel(weights) else recipe.norm)
+    if norm == "bn" and recipe.norm not in BATCH_WIDE:
+        raise ValueError(
+            f"{file} has weights for norm='bn', and there is no exact conversion to norm={recipe.norm!r}; pretrain with bgn run"
+            f" classification --norm {recipe.norm} ... and give the folder of that run"
+        )
+    if norm not in (recipe.norm, "bn"):
+        raise ValueError(
+            f"{file} has weights for norm={norm!r}, says the {RECIPE} beside it; expected norm={recipe.norm!r}, as in the recipe,"
+            f" or 'bn' for {', '.join(BATCH_WIDE)}"
+        )
+    # groups of GN leave no trace in the weights, those of the others in the sizes of their statistics
+    theirs, ours = run.get("groups"), recipe.groups or recipe.usual_groups
+    if norm == "gn" and "groups" in run and run.get("experiment", "classification") == "classification" and theirs != ours:
+        raise ValueError(f"{file} has weights for groups={theirs}, says the {RECIPE} beside it; the recipe has groups={ours}")
+    return norm
+
+
+def _run(file: Path) -> dict[str, Any]:
+    """The recipe of the run that wrote a file, as plain values; nothing where no run did."""
+    path = file.with_name(RECIPE)
+    try:
+        values = json.loads(path.read_text()) if path.exists() else {}
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+    return values if isinstance(values, dict) else {}
+
+
+def _per_channel(weights: dict[str, Tensor]) -> bool:
+    """Whether there are running statistics, in every layer as many as weights."""
+    layers = [key[: -len(MEAN)] for key in weights if key.endswith(MEAN)]
+    sizes = [(weights[layer + MEAN].shape, weights[f"{layer}.weight"].shape) for layer in layers if f"{layer}.weight" in weights]
+    return bool(layers) and len(sizes) == len(layers) and all(statistics == own for statistics, own in sizes)
+
+
+def _take_groups(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Give BGN layers the numbers of groups of the file, which the feature maps of its run decided on."""
+    for name, layer in normalisers(model).items():
+        mean = weights.get(name + MEAN)
+        if isinstance(layer, bgn.BatchGroupNorm2d) and mean is not None and mean.dim() == 1 and len(mean):
+            layer.settle(len(mean))
+
+
+def _fill(model: nn.Module, weights: dict[str, Tensor], norm: str, head: str, file: Path) -> None:
+    """Put the weights in, if all but the head fit."""
+    own = model.state_dict()
+    wanted = {key: tuple(tensor.shape) for key, tensor in own.items() if not key.startswith(head)}
+    name = type(model).__name__
+    if len(wanted) in (0, len(own)):
+        last = next(reversed(own)).partition(".")[0]
+        extent = "none" if wanted else "all"
+        raise ValueError(f"head={head!r} begins {extent} of the keys of {name}; expected '{last}.' or the like")
+    given = {key: tensor for key, tensor in weights.items() if not key.startswith(head)}
+    problems = {
+        # files from before torch 0.4.1 have no counters, and only a cumulative average would need them
+        "missing": [key for key in wanted if key not in given and not key.endswith(COUNTER)],
+        "unexpected": [key for key in given if key not in wanted],
+        "misshapen": [
+            f"{key} {tuple(tensor.shape)} instead of {wanted[key]}"
+            for key, tensor in given.items()
+            if key in wanted and tuple(tensor.shape) != wanted[key]
+        ],
+    }
+    said = "; ".join(f"{what}: {_few(keys)}" for what, keys in problems.items() if keys)
+    if said:
+        raise ValueError(
+            f"{file} does not fit ({said}); expected the {len(wanted)} tensors that {name} with norm={norm!r} has"
+            f" beside its head {head!r}"
+        )
+    model.load_state_dict({**own, **given})
+
+
+def _few(keys: list[str]) -> str:
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return ", ".join(keys[:3]) + more if keys else "nothing"

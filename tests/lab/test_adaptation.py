@@ -1,0 +1,227 @@
+"""Adaptation learns what the source alone does not teach, resumes where it was, and ends when nothing changes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import bgn
+from bgn_lab import cli, experiments
+from bgn_lab.commands.run import Adaptation as Command
+from bgn_lab.data.domains import DomainData
+from bgn_lab.discrepancy import cdd
+from bgn_lab.experiments.adaptation import Adaptation, AdaptationRecipe
+from bgn_lab.training.run import FINISHED, WEIGHTS, Watcher, run
+from bgn_lab.training.stopping import Interrupted
+
+TINY = AdaptationRecipe(norm="bgn", width=8, stride=4, epochs=3, warm=1, lr=0.01, limit=300, iterations=3)
+
+
+def some(data: Any, images: int = 200) -> DomainData:
+    return replace(data, test=data.test.part(torch.arange(images)))
+
+
+def task(recipe: AdaptationRecipe = TINY) -> Adaptation:
+    found = experiments.task(recipe, some(experiments.task(recipe).data))
+    assert isinstance(found, Adaptation)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["bn", "bgn", "gn"])
+def test_it_beats_the_source_alone(norm: str, tmp_path: Path) -> None:
+    """With the settings that the command has for the images that ship; by far more than 5 points."""
+    recipe = replace(Command.PRESETS["laptop"], norm=norm, epochs=7)
+    assert isinstance(recipe, AdaptationRecipe)
+    adapted = experiments.run(recipe, tmp_path / "adapted")
+    alone = experiments.run(replace(recipe, adapt=False, epochs=7), tmp_path / "alone")
+    assert adapted["test_accuracy"] > alone["test_accuracy"] + 0.05
+    assert adapted["status"] == FINISHED
+    assert (tmp_path / "adapted" / "features.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("norm", ["bn", "in", "ln", "gn", "pn", "gbgn", "bgn"])
+def test_every_normaliser(norm: str, tmp_path: Path) -> None:
+    result = run(task(replace(TINY, norm=norm, epochs=2)), tmp_path)
+    assert result["epochs"] == 2
+    assert (result["source"], result["target"]) == ("plain", "textured")
+    epochs = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert "changed" not in epochs[0], "the first loop is warm"
+    assert epochs[1]["kept"] == 200
+    assert all(epoch["steps"] == 3 for epoch in epochs)
+
+
+def test_interrupted_in_a_loop_it_ends_with_the_same_bits(tmp_path: Path) -> None:
+    run(task(), tmp_path / "whole")
+
+    def stop(epoch: int, step: int) -> None:
+        if (epoch, step) == (1, 2):
+            raise Interrupted(130)
+
+    with pytest.raises(Interrupted):
+        run(task(), tmp_path / "parts", Watcher(step=stop))
+    assert (tmp_path / "parts" / "checkpoint.safetensors").exists()
+    run(task(), tmp_path / "parts")
+    assert (tmp_path / "parts" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+
+
+def test_interrupted_between_loops_it_knows_the_clusters_of_before(tmp_path: Path) -> None:
+    def stop(epoch: int, step: int) -> None:
+        if (epoch, step) == (2, 1):
+            raise Interrupted(130)
+
+    with pytest.raises(Interrupted):
+        run(task(), tmp_path, Watcher(step=stop))
+    run(task(), tmp_path)
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0 < last["changed"] < 1, "1 is what there is without any before"
+    assert last["shift"] < 0.5
+
+
+class TestPlan:
+    def begun(self, recipe: AdaptationRecipe = TINY) -> tuple[Adaptation, torch.nn.Module]:
+        own = task(recipe)
+        model = own.build()
+        own.begin(recipe.warm, model)
+        return own, model
+
+    def test_batches_have_labelled_images_and_pairs_of_classes(self) -> None:
+        own, _ = self.begun()
+        batches = list(own.batches(1, [0, 1, 2]))
+        again = list(own.batches(1, [2]))
+        assert torch.equal(batches[2][0], again[0][0]), "whatever is wanted"
+        for x, y in batches:
+            n = (len(x) - 30) // 2
+            assert n % 3 == 0
+            assert torch.equal(y[30 : 30 + n], y[30 + n :])
+        assert own.images() == 3 * 30
+
+    def test_it_begins_with_the_sources_normalisers(self) -> None:
+        own = task()
+        model = own.build()
+        with bgn.domain(model, "source"):
+            model(torch.randn(4, 1, 28, 28))
+        own.begin(1, model)
+        norm = model.get_submodule("backbone.bn1")
+        assert isinstance(norm, bgn.DomainNorm)
+        for name, value in norm["source"].state_dict().items():
+            assert torch.equal(value, norm["target"].state_dict()[name])
+        with bgn.domain(model.train(), "source"):
+            model(torch.randn(4, 1, 28, 28))
+        own.begin(2, model)
+        assert not torch.equal(norm["source"].running_mean, norm["target"].running_mean), "only once"
+
+    def test_it_is_over_when_nothing_changes(self) -> None:
+        own, model = self.begun()
+        assert not own.over()
+        own.plan["moved"] = torch.tensor([0.0, 0.0005, 0.0])
+        assert own.over()
+        own.plan["moved"] = torch.tensor([0.0, 0.0015, 0.0])
+        assert not own.over()
+
+    def test_a_run_that_is_over_stops(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        own = task(replace(TINY, epochs=9))
+        monkeypatch.setattr(own, "over", lambda: "labels" in own.plan and int(own.plan["done"]) >= 6)
+        result = run(own, tmp_path)
+        assert result["epochs"] == 2
+        assert run(task(replace(TINY, epochs=9)), tmp_path) == result
+
+    def test_nothing_trusted_leaves_the_source(self) -> None:
+        own, model = self.begun(replace(TINY, trust=0.0))
+        assert not own.plan["kept"].any()
+        (batch,) = own.batches(1, [0])
+        assert len(batch[0]) == 30
+        loss, logits, y = own.loss(model, own_prepared(batch))
+        assert float(loss.detach()) == pytest.approx(float(F.cross_entropy(logits, y).detach()))
+
+    def test_the_loss_is_cross_entropy_and_discrepancy(self) -> None:
+        own, model = self.begun(replace(TINY, norm="gn", alpha=0.3))
+        x, y = own_prepared(next(iter(own.batches(1, [0]))))
+        loss, logits, _ = own.loss(model, (x, y))
+        n = (len(x) - 30) // 2
+        with bgn.domain(model, "source"):
+            ours_f, ours = model(x[: 30 + n], both=True)
+        with bgn.domain(model, "target"):
+            theirs_f, theirs = model(x[30 + n :], both=True)
+        assert torch.allclose(logits, ours[:30], atol=1e-5)
+        expected = F.cross_entropy(ours[:30], y[:30])
+        pairs = ((ours_f[30:], theirs_f), (ours[30:].softmax(1), theirs.softmax(1)))
+        expected = expected + 0.3 * sum(cdd(a.view(n // 3, 3, -1), b.view(n // 3, 3, -1), 10) for a, b in pairs)
+        torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
+
+    def test_rates(self) -> None:
+        own, model = self.begun()
+        own.plan["done"] = torch.tensor(990)
+        assert own.rate(5, 10, 100) == pytest.approx(0.01 / 2**0.75)
+        optimizer = own.optimizer(model)
+        assert [group["factor"] for group in optimizer.param_groups] == [1.0, 10.0]
+        assert len(optimizer.param_groups[1]["params"]) == 2
+        steps = replace(TINY, optimizer="adam", schedule="steps", milestones=(2,))
+        assert [task(steps).rate(epoch, 0, 3) for epoch in (1, 2)] == pytest.approx([0.01, 0.001])
+
+
+def own_prepared(batch: Any) -> Any:
+    x, y = batch
+    return x.float() / 255, y
+
+
+def test_pretrained_first_layers_get_no_gradients(tmp_path: Path) -> None:
+    before = experiments.run(replace(experiments.recipe({"width": 8, "norm": "bn"}), limit=320, epochs=1), tmp_path / "before")
+    assert before["epochs"] == 1
+    recipe = replace(TINY, warm=0, epochs=1, stride=None, weights=str(tmp_path / "before"), groups=4)
+    own = task(recipe)
+    model = own.build()
+    own.begin(0, model)
+    own.loss(model.train(), own_prepared(next(iter(own.batches(0, [0])))))[0].backward()  # type: ignore[no-untyped-call]
+    still = {name for name, p in model.named_parameters() if p.grad is None}
+    assert {name.split(".")[1] for name in still} == {"conv1", "bn1", "layer1"}
+    assert all(p.grad is not None for name, p in model.named_parameters() if "layer2" in name)
+    norm = model.get_submodule("backbone.bn1")
+    assert isinstance(norm, bgn.DomainNorm)
+    assert int(norm["source"].num_batches_tracked) > int(norm["target"].num_batches_tracked), "they still track"
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "table"), [("ad", 1, 8), ("aw", 8, 1), ("da", 512, 512), ("dw", 32, 32), ("pt", None, None)]
+)
+def test_groups_of_the_paper(task: str, text: int | None, table: int | None) -> None:
+    recipe = replace(TINY, task=task)
+    assert recipe.usual_groups == text
+    assert replace(recipe, printed="table").usual_groups == table
+    assert replace(recipe, trust=None).trust == (0.05 if task in ("ad", "aw") else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trust": 1.5}, "trust=1.5 is out of range; expected a number from 0 to 1"),
+        ({"alpha": -1.0}, "alpha=-1.0 is out of range"),
+        ({"warm": 4}, "warm=4 is out of range; expected a number from 0 to 3"),
+        ({"optimizer": "rmsprop"}, "optimizer='rmsprop'"),
+        ({"schedule": "cosine"}, "schedule='cosine'"),
+        ({"validation": 0.1}, "validation=0.1 has no meaning for adaptation; expected 0"),
+        ({"simulate_workers": 2}, "simulate_workers=2 has no meaning"),
+        ({"model": "vgg"}, "model='vgg'"),
+        ({"model": "mobilenet-v2"}, "width=8, stride=4 are not for mobilenet-v2"),
+        ({"ways": 0}, "ways=0"),
+    ],
+)
+def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **changes)
+
+
+@pytest.mark.slow
+def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "--experiment", "adaptation", "--norms", "bn", "bgn", "--epochs", "5", "--seeds", "1", "--limit", "300"]
+    assert cli.main([*words, "--out", str(tmp_path), "--width", "8", "--stride", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "domain adaptation, resnet8" in out
+    table = (tmp_path / "table.md").read_text()
+    assert "| normaliser | plain-textured, source only | to BN | plain-textured | to BN |" in table
+    assert "77.2" in table, "the paper's own figures"
+    assert "target accuracy" in (tmp_path / "report.html").read_text() or (tmp_path / "curves.png").exists()
