@@ -60,5 +60,5 @@ def label(recipe: Recipe) -> str:
     if recipe.instances is not None:
         return f"{name}, {recipe.instances}+ values"
     if recipe.norm == "bgn":
-        return f"{name}, paper's G" if recipe.usual_groups is None else f"{name}, G = {recipe.usual_groups}"
+        return f"{name}, {recipe.usual_name}"
     return name

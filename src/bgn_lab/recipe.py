@@ -44,7 +44,7 @@ class Recipe:
     root: Path | None = None
     """where the data is; for fashion-mnist not needed, for cifar10 the cache of `bgn data get` unless given"""
     model: str = "resnet8"
-    """resnet8 14 20 32 44 56 110 (small images) or resnet10 18 34 50 101 (as torchvision's)"""
+    """resnet8 14 20 32 44 56 110 (small images), resnet10 18 34 50 101 or mobilenet-v2 (as torchvision's)"""
     width: int | None = None
     """channels of the first stage; by default 16 for small images, 64 for large ones"""
     stride: int | None = None
@@ -184,6 +184,11 @@ class Recipe:
     def usual_groups(self) -> int | None:
         """G where the recipe names none; None leaves it to the normaliser."""
         return None
+
+    @property
+    def usual_name(self) -> str:
+        """What BGN with that G is called; in runs that are compared it may differ from column to column."""
+        return "paper's G" if self.usual_groups is None else f"G = {self.usual_groups}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""

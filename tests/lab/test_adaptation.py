@@ -116,7 +116,7 @@ class TestPlan:
         assert not torch.equal(norm["source"].running_mean, norm["target"].running_mean), "only once"
 
     def test_it_is_over_when_nothing_changes(self) -> None:
-        own, model = self.begun()
+        own, _ = self.begun()
         assert not own.over()
         own.plan["moved"] = torch.tensor([0.0, 0.0005, 0.0])
         assert own.over()
@@ -206,7 +206,6 @@ def test_groups_of_the_paper(task: str, text: int | None, table: int | None) -> 
         ({"validation": 0.1}, "validation=0.1 has no meaning for adaptation; expected 0"),
         ({"simulate_workers": 2}, "simulate_workers=2 has no meaning"),
         ({"model": "vgg"}, "model='vgg'"),
-        ({"model": "mobilenet-v2"}, "width=8, stride=4 are not for mobilenet-v2"),
         ({"ways": 0}, "ways=0"),
     ],
 )

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from bgn.factory import NAMES
 from bgn.kinds import normalisers
-from bgn_lab import norms
-from bgn_lab.models.mobilenet import mobilenet_v2
+from bgn_lab import models, norms
+from bgn_lab.models.mobilenet import MobileNetV2, mobilenet_v2
 from bgn_lab.recipe import Recipe
 from tests.tolerance import assert_close
 
@@ -154,3 +154,12 @@ def test_the_originals_weights_load() -> None:
     x = torch.rand(1, 3, 64, 64, dtype=torch.float64)
     with torch.no_grad():
         assert_close(model.double().eval()(x), function(weights, x))
+
+
+def test_by_name() -> None:
+    assert isinstance(models.network("mobilenet-v2", nn.BatchNorm2d, 10), MobileNetV2)
+    assert models.head("mobilenet-v2") == "classifier"
+    with pytest.raises(ValueError, match="width=8, stride=None are not for mobilenet-v2; expected none"):
+        models.network("mobilenet-v2", nn.BatchNorm2d, 10, width=8)
+    with pytest.raises(ValueError, match="model='vgg'"):
+        models.network("vgg", nn.BatchNorm2d, 10)

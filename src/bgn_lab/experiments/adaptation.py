@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import bgn
 from bgn import checks
-from bgn_lab import clustering, norms, paper
+from bgn_lab import clustering, models, norms, paper
 from bgn_lab.data import aware, domains
 from bgn_lab.data.aware import EACH
 from bgn_lab.data.domains import DomainData
@@ -28,8 +28,6 @@ from bgn_lab.discrepancy import cdd
 from bgn_lab.experiments import features
 from bgn_lab.models import pretrained
 from bgn_lab.models.adapting import SOURCE, TARGET, Adapting, begin_anew
-from bgn_lab.models.mobilenet import mobilenet_v2
-from bgn_lab.models.resnet import MODELS, resnet
 from bgn_lab.norms import Norm
 from bgn_lab.recipe import Measure, Recipe
 from bgn_lab.training import loop
@@ -39,7 +37,6 @@ from bgn_lab.training.task import Scoring, Task
 Optimizer = Literal["sgd", "adam"]
 Falls = Literal["inverse", "steps", "constant"]
 Printed = Literal["text", "table"]
-MOBILE = "mobilenet-v2"
 PICTURE = "features.png"
 STILL = 0.001  # of shift, gap and changed labels: then loops end
 SPLIT = 10_000  # keeps apart the random numbers of clustering and of training
@@ -98,7 +95,7 @@ class AdaptationRecipe(Recipe):
         super().__post_init__()
         checks.one_of("optimizer", self.optimizer, get_args(Optimizer))
         checks.one_of("printed", self.printed, get_args(Printed))
-        checks.one_of("model", self.model, (MOBILE, *MODELS))
+        checks.one_of("model", self.model, models.MODELS)
         checks.positive_int("ways", self.ways)
         if self.iterations is not None:
             checks.positive_int("iterations", self.iterations)
@@ -112,8 +109,6 @@ class AdaptationRecipe(Recipe):
                 raise ValueError(f"{name}={getattr(self, name)} has no meaning for adaptation; expected {only}")
         if self.weights is not None:
             object.__setattr__(self, "weights", str(Path(self.weights).resolve()))
-        if self.model == MOBILE and (self.width, self.stride) != (None, None):
-            raise ValueError(f"width={self.width}, stride={self.stride} are not for {MOBILE}; expected none")
 
     @property
     def rate(self) -> float:
@@ -141,6 +136,11 @@ class AdaptationRecipe(Recipe):
         by_task = paper.ADAPTATION_GROUPS if self.printed == "text" else paper.ADAPTATION_GROUPS_OF_SOURCE
         return by_task.get(self.task or "") if self.norm == "bgn" else None
 
+    @property
+    def usual_name(self) -> str:
+        """It is another for each task."""
+        return "paper's G"
+
 
 class Adaptation(Task):
     """Classification of the source, with the target drawn after it."""
@@ -159,15 +159,14 @@ class Adaptation(Task):
         r, data = self.recipe, self.data
 
         def build(norm: Norm) -> nn.Module:
-            if r.model == MOBILE:
-                return mobilenet_v2(norm, len(data.classes), data.shape[0])
-            return resnet(r.model, norm, len(data.classes), data.shape[0], r.width, r.stride)
+            return models.network(r.model, norm, len(data.classes), data.shape[0], r.width, r.stride)
 
+        head = models.head(r.model)
         if r.weights is None:
             backbone = build(norms.constructor(r))
         else:
-            backbone = pretrained.load(Path(r.weights), build, r, "classifier." if r.model == MOBILE else "fc.")
-        setattr(backbone, "classifier" if r.model == MOBILE else "fc", nn.Identity())
+            backbone = pretrained.load(Path(r.weights), build, r, f"{head}.")
+        setattr(backbone, head, nn.Identity())
         return Adapting(backbone, len(data.classes), fixed=r.weights is not None)
 
     def build(self) -> nn.Module:

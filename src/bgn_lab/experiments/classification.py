@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from bgn_lab import norms
-from bgn_lab.models.resnet import resnet
+from bgn_lab import models, norms
 from bgn_lab.training.task import Task
 
 
@@ -15,4 +14,4 @@ class Classification(Task):
     def network(self) -> nn.Module:
         """By the recipe's name."""
         r, data = self.recipe, self.data
-        return resnet(r.model, norms.constructor(r), len(data.classes), data.shape[0], r.width, r.stride)
+        return models.network(r.model, norms.constructor(r), len(data.classes), data.shape[0], r.width, r.stride)

@@ -130,11 +130,20 @@ class Comparison:
         typical = statistics.median(accuracies) if accuracies else chance
         error = 100 * math.sqrt(typical * (1 - typical) / images["test"])
         sure = "" if "episodes" in over[0] else f": the standard error of one accuracy is about {error:.1f} points"
+        if isinstance(self.setting, AdaptationRecipe):
+            return f"Images: {self._sizes()}. A run that ends within guessing, or whose loss is not finite, did not converge."
         return (
             f"{images['train']:,} training and {images['test']:,} test images{sure}. "
             f"Guessing reaches {100 * chance:.1f} %; a run that ends at {100 * over[0]['floor']:.1f} % or "
             "less, or whose loss is not finite, did not converge."
         )
+
+    def _sizes(self) -> str:
+        """Of the domains."""
+        found: dict[str, int] = {}
+        for result in self.results:
+            found |= {result["source"]: result["images"]["train"], result["target"]: result["images"]["test"]}
+        return ", ".join(f"{name} {images:,}" for name, images in sorted(found.items()))
 
     def caption(self) -> str:
         """Both."""
@@ -167,8 +176,8 @@ def _setting(run: Run) -> dict[str, Any]:
     """What the results depend on, without what is compared."""
     found = {name: value for name, value in run.recipe.identity().items() if name not in COMPARED}
     found |= {"experiment": run.recipe.experiment, "data": _data(run.recipe)}
-    if run.result is not None:  # data sets of one name may differ, such as a part of it and the whole
-        found["images"] = run.result["images"]
+    if run.result is not None and isinstance(run.recipe.place, int):  # tasks have images of their own
+        found["images"] = run.result["images"]  # data sets of one name may differ, such as a part of it and the whole
     return found
 
 
