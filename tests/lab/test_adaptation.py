@@ -15,6 +15,9 @@ from bgn_lab.commands.run import Adaptation as Command
 from bgn_lab.data.domains import DomainData
 from bgn_lab.discrepancy import cdd
 from bgn_lab.experiments.adaptation import Adaptation, AdaptationRecipe
+from bgn_lab.report import text
+from bgn_lab.report.collect import Run
+from bgn_lab.report.comparison import compare
 from bgn_lab.training.run import FINISHED, WEIGHTS, Watcher, run
 from bgn_lab.training.stopping import Interrupted
 
@@ -224,3 +227,45 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "| normaliser | plain-textured, source only | to BN | plain-textured | to BN |" in table
     assert "77.2" in table, "the paper's own figures"
     assert "target accuracy" in (tmp_path / "report.html").read_text() or (tmp_path / "curves.png").exists()
+
+
+def test_tables_have_a_column_for_each_task_and_their_mean() -> None:
+    def made(norm: str, task: str, adapt: bool, seed: int, accuracy: float) -> Run:
+        recipe = AdaptationRecipe(norm=norm, task=task, adapt=adapt, seed=seed, weights=f"weights/{norm}")
+        names = {"a": ("amazon", 2817), "d": ("dslr", 498)}
+        (source, ours), (target, theirs) = names[task[0]], names[task[1]]
+        result = {
+            "status": FINISHED, "reason": "", "test_accuracy": accuracy, "source": source, "target": target, "chance": 0.03,
+            "images": {"train": ours, "validation": 0, "test": theirs}, "floor": 0.05, "normalisers": [], "seconds": 1.0,
+        }  # fmt: skip
+        return Run(Path(f"{norm}{task}{adapt}{seed}"), recipe, {}, (), result)
+
+    values = {"bn": {"da": 0.7, "ad": 0.9}, "bgn": {"da": 0.8, "ad": 0.9}}
+    runs = [
+        made(norm, task, adapt, seed, accuracy - (not adapt) * 0.2 + seed * 0.02)
+        for norm, own in values.items() for task, accuracy in own.items() for adapt in (True, False) for seed in (0, 1)
+    ]  # fmt: skip
+    (found,) = compare(runs)
+    assert found.labels == ("BN", "BGN, paper's G"), "one row, although G is another for each task"
+    titles = ["ad, source only", "ad", "da, source only", "da", "mean, source only", "mean"]
+    assert [column.title for column in found.columns] == titles
+    assert found.at("BGN, paper's G", "da").text() == "81.0 ± 1.4"
+    assert found.at("BGN, paper's G", "da").difference_text() == "+10.0 ± 0.0"
+    assert found.at("BGN, paper's G", "mean").text() == "86.0 ± 1.4"
+    assert found.at("BN", "mean, source only").text() == "61.0 ± 1.4"
+    assert "amazon 2,817, dslr 498" in found.caveats()
+    (less,) = compare([run for run in runs if not (run.recipe.norm == "bgn" and run.recipe.place == "da")])
+    assert less.at("BGN, paper's G", "mean").accuracy is None, "not of some of the tasks"
+    assert text.measured(found).count("\n") == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["bn", "in", "ln", "gn", "pn", "gbgn", "bgn"])
+def test_pretraining_of_ones_own(norm: str, tmp_path: Path) -> None:
+    """For every normaliser: a network that was trained for classification goes on in adaptation, and knows more than without."""
+    before = replace(experiments.recipe({"width": 8, "norm": norm}), stride=2, limit=2000, epochs=3)
+    experiments.run(before, tmp_path / "before")
+    recipe = replace(TINY, norm=norm, stride=2, warm=0, epochs=1, limit=1000, iterations=30, groups=None)
+    known = experiments.run(replace(recipe, weights=str(tmp_path / "before")), tmp_path / "known")
+    unknown = experiments.run(recipe, tmp_path / "unknown")
+    assert known["test_accuracy"] > unknown["test_accuracy"] + 0.05

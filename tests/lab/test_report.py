@@ -32,7 +32,7 @@ def test_rows_and_columns_are_in_order(found: Comparison) -> None:
     assert found.labels == ORDER
     assert found.places == (2, 8, 32)
     in_order = [(label, size) for label in ORDER for size in (2, 8, 32)]
-    assert [(label, column.batch_size) for label, column in found.cells] == in_order
+    assert [(label, column.place) for label, column in found.cells] == in_order
     assert found.seeds == [0, 1]
     assert len(found.runs) == 48
     assert len(found.results) == 47

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from bgn_lab import norms, paper
@@ -20,6 +21,7 @@ from bgn_lab.report.collect import Run
 
 BASELINE = "BN"
 CONTROL = "source only"  # ends the names of places without adaptation
+ACCURACY = "test_accuracy"
 # fields of a recipe; runs that agree in all others are compared
 COMPARED = ("norm", "groups", "instances", "batch_size", "seed", "task", "adapt", "weights", "trust")
 IN_TITLE = ("experiment", "data", "model", "width", "epochs", "simulate_workers")
@@ -206,7 +208,7 @@ def _one(runs: list[Run], apart: str) -> Comparison:
     for run in runs:
         own = by_seed[norms.label(run.recipe), run.recipe.place]
         own.setdefault(run.recipe.seed, run)  # a recipe that was run twice counts once
-    columns = _columns(runs[0].recipe.measures, places)
+    columns = _columns(runs[0].recipe.measures, (*places, *_average(by_seed, labels, places)))
     cells = {}
     for label, column in product(labels, columns):
         baseline = by_seed.get((BASELINE, column.place), {}) if label != BASELINE else {}
@@ -221,6 +223,26 @@ def _one(runs: list[Run], apart: str) -> Comparison:
             if round(mean, 1) == round(max(means.values()), 1):
                 cells[label, column] = replace(cells[label, column], best=True)
     return Comparison(runs[0].recipe, labels, places, cells, apart)
+
+
+def _average(
+    by_seed: dict[tuple[str, int | str], dict[int, Run]], labels: tuple[str, ...], places: tuple[int | str, ...]
+) -> list[str]:
+    """Add the mean over tasks, of the seeds that finished all of them, with and without adaptation; what it is called."""
+    made = []
+    for name, control in ((f"mean, {CONTROL}", True), ("mean", False)):
+        tasks = [place for place in places if isinstance(place, str) and place.endswith(CONTROL) == control]
+        if len(tasks) < 2:
+            continue
+        made.append(name)
+        for label in labels:
+            own = [{seed: run for seed, run in by_seed[label, task].items() if run.result and not run.failed} for task in tasks]
+            by_seed[label, name] = {
+                seed: replace(run, folder=Path(name), result={**(run.result or {}), ACCURACY: statistics.mean(values)})
+                for seed, run in own[0].items()
+                if len(values := [found[seed].result[ACCURACY] for found in own if seed in found]) == len(tasks)  # type: ignore[index]
+            }
+    return made
 
 
 def _rank(place: int | str) -> tuple[int, str]:
