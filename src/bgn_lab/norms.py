@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 from torch import nn
 
@@ -16,7 +17,13 @@ from bgn_lab.recipe import Recipe
 Norm = Callable[[int], nn.Module]
 
 
-def constructor(recipe: Recipe) -> Norm:
+class AnyNorm(Protocol):
+    """A constructor of normalisers, with or without weight and bias."""
+
+    def __call__(self, C: int, *, affine: bool = True) -> nn.Module: ...
+
+
+def constructor(recipe: Recipe) -> AnyNorm:
     """Of the recipe's normaliser, for a number of channels.
 
     GN and GBGN have 32 groups in the paper, where every layer has 64 channels or more. On narrower layers that would make them
@@ -26,11 +33,11 @@ def constructor(recipe: Recipe) -> Norm:
     GroupNorm(8, 16, eps=1e-05, affine=True...)
     """
 
-    def make(C: int) -> nn.Module:
+    def make(C: int, *, affine: bool = True) -> nn.Module:
         groups = 1 if recipe.instances is not None else recipe.groups or recipe.usual_groups
         if groups is None and recipe.norm in ("gn", "gbgn"):
             groups = max(1, min(32, C // 2))
-        return bgn.norm_layer(recipe.norm, batch_size=recipe.batch_size, num_groups=groups)(C)
+        return bgn.norm_layer(recipe.norm, batch_size=recipe.batch_size, num_groups=groups, affine=affine)(C)
 
     return make
 
