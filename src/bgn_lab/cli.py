@@ -17,7 +17,7 @@ from bgn_lab.commands.compare import Compare
 from bgn_lab.commands.get import Get
 from bgn_lab.commands.plan import Plan
 from bgn_lab.commands.report import Report
-from bgn_lab.commands.run import Adaptation, Adversarial, Classification, FewShot
+from bgn_lab.commands.run import Adaptation, Adversarial, Classification, FewShot, NasTrain
 from bgn_lab.commands.tune import Tune
 from bgn_lab.training import team
 from bgn_lab.training.stopping import INTERRUPTED, REQUEUE, Interrupted
@@ -69,6 +69,15 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
             "bgn run adaptation --preset laptop-office --data office31_128.npz --task da --weights mobilenet_v2.pth --norm bgn",
             "bgn run adaptation --preset paper --data office31 --task da --weights resnet50.pth --norm bgn",
             "bgn run adaptation --data office31 --task wd --model resnet18 --weights runs/pretrained-gn --norm gn",
+        ),
+    ),
+    "run nas-train": (
+        NasTrain,
+        "train the network of a genotype",
+        (
+            "bgn run nas-train --preset laptop --norm bgn",
+            "bgn run nas-train --preset paper --genotype DARTS_V2 --norm bgn",
+            "bgn run nas-train --preset laptop --genotype mine.json --norm gn",
         ),
     ),
     "tune": (

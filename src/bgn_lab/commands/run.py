@@ -17,6 +17,7 @@ from bgn_lab import experiments, norms, paper
 from bgn_lab.experiments.adaptation import AdaptationRecipe
 from bgn_lab.experiments.adversarial import AdversarialRecipe
 from bgn_lab.experiments.fewshot import FewShotRecipe
+from bgn_lab.experiments.nas_train import NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import stopping, team
 from bgn_lab.training.launch import launch
@@ -165,6 +166,20 @@ class Adaptation(_Run):
     }
 
 
+@dataclass(frozen=True)
+class NasTrain(_Run):
+    """Train the network of a genotype, published or found by a search. The same command goes on from the last checkpoint."""
+
+    recipe: Annotated[NasTrainRecipe, tyro.conf.arg(name="")] = field(default_factory=NasTrainRecipe)
+    preset: str | None = None
+    """other defaults: laptop (minutes on two cores, whatever the data), paper (CIFAR-10, all training images)"""
+
+    PRESETS: ClassVar[dict[str, Recipe]] = {
+        "laptop": NasTrainRecipe(width=8, cells=5, epochs=10, limit=10_000, lr=0.1, drop_path=0.1, cutout=8),
+        "paper": NasTrainRecipe(data="cifar10", validation=0),
+    }
+
+
 def _workers(own: team.Team) -> str:
     """
     >>> _workers(team.Team()), _workers(team.Team(8, 2))
@@ -187,4 +202,5 @@ PRESETS = {
     "adversarial": Adversarial.PRESETS,
     "fewshot": FewShot.PRESETS,
     "adaptation": Adaptation.PRESETS,
+    "nas-train": NasTrain.PRESETS,
 }

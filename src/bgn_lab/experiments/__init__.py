@@ -11,6 +11,7 @@ from bgn_lab.experiments.adaptation import Adaptation, AdaptationRecipe
 from bgn_lab.experiments.adversarial import Adversarial, AdversarialRecipe
 from bgn_lab.experiments.classification import Classification
 from bgn_lab.experiments.fewshot import FewShot, FewShotRecipe
+from bgn_lab.experiments.nas_train import NasTrain, NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import run as running
 from bgn_lab.training.task import Task
@@ -21,6 +22,7 @@ EXPERIMENTS: dict[str, tuple[type[Recipe], type[Task]]] = {
     "adversarial": (AdversarialRecipe, Adversarial),
     "fewshot": (FewShotRecipe, FewShot),
     "adaptation": (AdaptationRecipe, Adaptation),
+    "nas-train": (NasTrainRecipe, NasTrain),
 }
 
 

@@ -59,7 +59,8 @@ class SearchCell(nn.Module):
             out: Tensor = operations[mix[i]](x)
             return out
         weighted = [w * own(x) for w, own in zip(mix[i], operations, strict=True)]
-        return reduce(torch.add, weighted)
+        total: Tensor = reduce(torch.add, weighted)
+        return total
 
 
 class SearchNetwork(nn.Module):
@@ -133,7 +134,7 @@ class Auxiliary(nn.Module):
 
 
 class FoundNetwork(nn.Module):
-    """The network of a genotype, with an auxiliary classifier if wanted. ``drop`` is the probability of dropping a path."""
+    """The network of a genotype, with an auxiliary classifier if wanted, which needs images of 32x32."""
 
     def __init__(
         self, genotype: Genotype, C: int, cells: int, classes: int, norm: AnyNorm, auxiliary: bool = True, channels: int = 3
@@ -145,14 +146,13 @@ class FoundNetwork(nn.Module):
         self.middle = reductions(cells)[1]
         self.auxiliary = Auxiliary(NODES * layout.rows[self.middle][2], classes, norm) if auxiliary else None
         self.fc = nn.Linear(layout.out, classes)
-        self.drop = 0.0
 
-    def forward(self, x: Tensor, both: bool = False) -> Tensor | tuple[Tensor, Tensor | None]:
-        """Logits; or those and, where there is an auxiliary classifier, its own."""
+    def forward(self, x: Tensor, both: bool = False, drop: float = 0.0) -> Tensor | tuple[Tensor, Tensor | None]:
+        """Logits; or those and, where there is an auxiliary classifier, its own. ``drop``: the probability of dropping a path."""
         s0 = s1 = self.stem(x)
         beside = None
         for i, cell in enumerate(self.cells):
-            s0, s1 = s1, cell(s0, s1, self.drop)
+            s0, s1 = s1, cell(s0, s1, drop)
             if both and self.auxiliary is not None and i == self.middle:
                 beside = self.auxiliary(s1)
         logits: Tensor = self.fc(s1.mean((2, 3)))

@@ -25,7 +25,12 @@ ACCURACY = "test_accuracy"
 # fields of a recipe; runs that agree in all others are compared
 COMPARED = ("norm", "groups", "instances", "batch_size", "seed", "task", "adapt", "weights", "trust")
 IN_TITLE = ("experiment", "data", "model", "width", "epochs", "simulate_workers")
-WORDS = {"adversarial": "adversarial training", "fewshot": "few-shot learning", "adaptation": "domain adaptation"}
+WORDS = {
+    "adversarial": "adversarial training",
+    "fewshot": "few-shot learning",
+    "adaptation": "domain adaptation",
+    "nas-train": "a network of cells",
+}
 
 
 @dataclass(frozen=True)

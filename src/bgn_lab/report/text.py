@@ -21,6 +21,7 @@ PAPER_TABLES = {  # those that belong beside an experiment's comparison
     "adversarial": (paper.ADVERSARIAL,),
     "fewshot": (paper.FEWSHOT,),
     "adaptation": (paper.ADAPTATION,),
+    "nas-train": (paper.DARTS, paper.MANAS),
 }
 
 

@@ -96,9 +96,11 @@ def train(
     on_step: Callable[[int, Callable[[], Score]], None],
     team: Team | None = None,
     before: Score | None = None,
+    clip: float | None = None,
 ) -> Score:
     """One epoch, or the rest of one: ``learn`` gives the loss of a batch; ``rate`` the learning rate of a
-    step, which an optimizer's groups may have a factor for; ``on_step`` hears of each and may raise.
+    step, which an optimizer's groups may have a factor for; ``on_step`` hears of each and may raise; ``clip`` is the largest
+    norm of the gradients.
 
     The batches are those of the team's workers here, in turn. Loss and accuracy are those of the moment, in training mode, on
     top of those ``before``; they are added up on the device and read once, or when ``on_step`` asks for them.
@@ -129,6 +131,9 @@ def train(
         lr = rate(number // K)
         for settings in optimizer.param_groups:
             settings["lr"] = lr * settings.get("factor", 1.0)
+        if clip is not None:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()

@@ -167,7 +167,7 @@ class _Training:
         trained = loop.train(
             self.network, self.optimizer, self._batches(epoch, batches), recipe, self.task.loss,
             lambda number: self.task.rate(epoch, begun.step + number, self.steps), self.scaler, after, team,
-            begun.score if team.first else None,
+            begun.score if team.first else None, self.task.clip,
         )  # fmt: skip
         return self._joined(trained)
 

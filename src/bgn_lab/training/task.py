@@ -28,6 +28,8 @@ Scoring = Callable[[Source, View | None], tuple[Score, Score]]  # of images, see
 class Task:
     """Classification, where an experiment does not say otherwise."""
 
+    clip: float | None = None  # the largest norm of the gradients
+
     def __init__(self, recipe: Recipe, data: Data) -> None:
         self.recipe, self.data = recipe, data
         self.plan: dict[str, Tensor] = {}  # for the epoch under way: what `begin` found out; checkpoints have it

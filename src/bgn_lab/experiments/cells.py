@@ -1,0 +1,103 @@
+"""What searching and training networks of cells have in common: recipe, images, normalisers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bgn import checks
+from bgn_lab import paper
+from bgn_lab.data.sources import Data, InMemory, Source
+from bgn_lab.recipe import Recipe
+
+SIZE = 32
+
+
+@dataclass(frozen=True)
+class CellsRecipe(Recipe):
+    """A network of cells; see the recipes that go on from this one."""
+
+    model: str = "cells"
+    """cells"""
+    width: int | None = 16
+    """channels of the first cell, C"""
+    cells: int = 8
+    """of the network; those at a third and at two thirds halve the image"""
+    lr: float = 0.025
+    """learning rate, whatever the batch size"""
+    least_lr: float = 0.0
+    """what it falls to along a cosine, epoch by epoch"""
+    decay: float = 3e-4
+    """weight decay, on all parameters"""
+    clip: float = 5.0
+    """the largest norm of the gradients"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.one_of("model", self.model, ("cells",))
+        checks.positive_int("cells", self.cells)
+        if self.cells < 3:
+            raise ValueError(
+                f"cells={self.cells} has no place for two that halve the image and one that does not; expected 3 or more"
+            )
+        if self.width is None or self.width % 2:
+            raise ValueError(f"width={self.width} cannot be halved; expected an even number of channels")
+        if not 0 <= self.least_lr <= self.lr:
+            raise ValueError(f"least_lr={self.least_lr} is out of range; expected a number from 0 to lr={self.lr}")
+        if not self.clip > 0:
+            raise ValueError(f"clip={self.clip} is out of range; expected a number above 0")
+        if self.stride is not None:
+            raise ValueError(f"stride={self.stride}: networks of cells have none; expected none")
+        if self.schedule != "cosine":
+            raise ValueError(f"schedule={self.schedule!r}: networks of cells have a cosine; expected that")
+
+    @property
+    def rate(self) -> float:
+        """The highest learning rate."""
+        return self.lr
+
+    @property
+    def usual_groups(self) -> int | None:
+        """The paper's."""
+        return paper.EXPERIMENT_GROUPS["darts"].get(self.norm)
+
+
+def padded(data: Data) -> Data:
+    """With black around images in memory that are smaller than 32x32, as networks of cells expect them."""
+    C, H, W = data.shape
+    if H >= SIZE and W >= SIZE:
+        return data
+
+    def larger(source: Source) -> Source:
+        assert isinstance(source, InMemory)
+        wide, high = max(SIZE - W, 0), max(SIZE - H, 0)
+        return replace(source, x=F.pad(source.x, (wide // 2, wide - wide // 2, high // 2, high - high // 2)))
+
+    shape = C, max(H, SIZE), max(W, SIZE)
+    return replace(data, shape=shape, train=larger(data.train), validation=larger(data.validation), test=larger(data.test))
+
+
+def cosine(recipe: CellsRecipe, epoch: int) -> float:
+    """The learning rate of an epoch.
+
+    >>> [round(cosine(CellsRecipe(epochs=4, least_lr=0.001), epoch), 4) for epoch in range(4)]
+    [0.025, 0.0215, 0.013, 0.0045]
+    """
+    share = (1 + math.cos(math.pi * epoch / recipe.epochs)) / 2
+    return recipe.least_lr + (recipe.lr - recipe.least_lr) * share
+
+
+def cut_out(x: Tensor, size: int) -> Tensor:
+    """(N, C, H, W) with a square of zeros at a random place of each, less of it where that is near the border."""
+    N, _, H, W = x.shape
+    near = []
+    for length in (H, W):
+        middle = torch.randint(length, (N, 1), device=x.device)
+        place = torch.arange(length, device=x.device)
+        near.append((place >= middle - size // 2) & (place < middle - size // 2 + size))
+    hidden = near[0][:, None, :, None] & near[1][:, None, None, :]
+    return x.masked_fill(hidden, 0.0)

@@ -1,0 +1,130 @@
+"""Training the network of a genotype: what is published about it, and that it learns."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F
+
+from bgn_lab import experiments
+from bgn_lab.experiments.cells import cut_out
+from bgn_lab.experiments.nas_train import NasTrainRecipe
+from bgn_lab.genotype import NAMED, Genotype
+from bgn_lab.training.run import WEIGHTS, Watcher
+from bgn_lab.training.stopping import Interrupted
+
+TINY = NasTrainRecipe(norm="bgn", width=4, cells=3, epochs=2, batch_size=32, limit=200, groups=4, cutout=8)
+
+
+def test_defaults_are_the_published_ones() -> None:
+    recipe = NasTrainRecipe(norm="bgn")
+    assert (recipe.cells, recipe.width, recipe.batch_size, recipe.epochs) == (20, 36, 96, 600)
+    assert (recipe.cutout, recipe.drop_path, recipe.auxiliary, recipe.clip) == (16, 0.2, 0.4, 5.0)
+    assert recipe.usual_groups == 256
+    assert replace(recipe, norm="gn").usual_groups == 32
+
+
+def test_groups_of_lists_of_cells(tmp_path: Path) -> None:
+    v2 = NAMED["DARTS_V2"]
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(Genotype(cells=(v2.normal,) * 3).to_json()))
+    assert replace(TINY, genotype=str(file), groups=None).usual_groups == 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["bn", "bgn"])
+def test_it_learns(norm: str, tmp_path: Path) -> None:
+    recipe = replace(TINY, norm=norm, groups=None, width=8, epochs=6, limit=1500, lr=0.1, drop_path=0.1)
+    result = experiments.run(recipe, tmp_path)
+    assert result["test_accuracy"] > 0.5
+    assert result["genotype"] == NAMED["DARTS_V2"].to_json()
+
+
+def test_interrupted_it_ends_with_the_same_bits(tmp_path: Path) -> None:
+    experiments.run(TINY, tmp_path / "whole")
+
+    def stop(epoch: int, step: int) -> None:
+        if (epoch, step) == (1, 3):
+            raise Interrupted(130)
+
+    with pytest.raises(Interrupted):
+        experiments.run(TINY, tmp_path / "parts", Watcher(step=stop))
+    experiments.run(TINY, tmp_path / "parts")
+    assert (tmp_path / "parts" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+
+
+def test_the_loss_has_both_classifiers() -> None:
+    task = experiments.task(TINY)
+    model = task.build()
+    task.begin(0, model)
+    x, y = torch.randn(4, 1, 32, 32), torch.arange(4)
+    torch.manual_seed(0)
+    loss, logits, _ = task.loss(model, (x, y))
+    one, other = model(x, both=True)
+    expected = F.cross_entropy(one, y) + 0.4 * F.cross_entropy(other, y)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(logits, one)
+    without: Any = experiments.task(replace(TINY, auxiliary=0.0)).build()
+    assert without.auxiliary is None
+
+
+def test_more_paths_are_dropped_from_epoch_to_epoch() -> None:
+    task = experiments.task(replace(TINY, epochs=10))
+    model = task.build()
+    dropped = []
+    for epoch in (0, 5, 9):
+        task.begin(epoch, model)
+        dropped.append(float(task.plan["drop"]))
+    assert dropped == pytest.approx([0, 0.1, 0.18])
+
+
+def test_gradients_are_clipped(tmp_path: Path) -> None:
+    """With next to no gradient let through, weights stay where they began but for their decay."""
+    task = experiments.task(replace(TINY, clip=1e-12, epochs=1, decay=0.0))
+    before = {name: p.detach().clone() for name, p in task.build().named_parameters()}
+    experiments.run(replace(TINY, clip=1e-12, epochs=1, decay=0.0), tmp_path)
+    after = load_file(tmp_path / WEIGHTS)
+    assert all(torch.allclose(after[name], p, atol=1e-9) for name, p in before.items())
+
+
+def test_cutout() -> None:
+    torch.manual_seed(0)
+    x = torch.ones(400, 3, 32, 32)
+    y = cut_out(x, 16)
+    hidden = (y[:, 0] == 0).flatten(1).sum(1)
+    assert int(hidden.max()) == 256
+    assert 64 <= int(hidden.min()) < 256, "less at the border"
+    assert torch.equal(y[:, 0], y[:, 2])
+    rows = (y[:, 0] == 0).any(2).sum(1)
+    assert int(rows.max()) == 16
+
+
+def test_small_images_are_padded() -> None:
+    data = experiments.task(TINY).data
+    assert data.shape == (1, 32, 32)
+    x, _ = next(data.test.evaluation(2))
+    assert not x[:, :, :2].any()
+    assert not x[:, :, :, -2:].any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cells": 2}, "cells=2 has no place"),
+        ({"width": 5}, "width=5 cannot be halved"),
+        ({"width": None}, "width=None cannot be halved"),
+        ({"least_lr": 1.0}, "least_lr=1.0 is out of range; expected a number from 0 to lr=0.025"),
+        ({"clip": 0.0}, "clip=0.0 is out of range"),
+        ({"stride": 2}, "stride=2: networks of cells have none"),
+        ({"schedule": "steps"}, "schedule='steps': networks of cells have a cosine"),
+        ({"drop_path": 1.0}, "drop_path=1.0 is out of range"),
+        ({"model": "resnet8"}, "model='resnet8'"),
+    ],
+)
+def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **changes)
