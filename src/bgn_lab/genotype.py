@@ -8,6 +8,7 @@ states. Its output are all nodes, one behind the other. Cells at a third and at 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ NONE = "none"
 OPERATIONS = (
     NONE, "max_pool_3x3", "avg_pool_3x3", "skip_connect", "sep_conv_3x3", "sep_conv_5x5", "dil_conv_3x3", "dil_conv_5x5",
 )  # fmt: skip
-NODES, INPUTS = 4, 2
+NODES, INPUTS, KEPT = 4, 2, 2  # of a cell; edges that lead to a node in the end
 EDGES = tuple((state, INPUTS + node) for node in range(NODES) for state in range(INPUTS + node))  # (from, to), 14 of them
 
 
@@ -108,6 +109,21 @@ def _check(name: str, cell: Cell) -> None:
                 raise ValueError(f"{where}: state={edge.state!r}; expected one from 0 to {INPUTS + i - 1}")
         if len({edge.state for edge in node}) < len(node):
             raise ValueError(f"{where} has two edges from one state; expected one at most")
+
+
+def derive(weights: Sequence[Sequence[float]]) -> Cell:
+    """A cell from (14, 8) weights of operations: for each node the two edges with the largest weight of an operation that is not
+    none, and on each the operation that has it."""
+    nodes = []
+    for node in range(INPUTS, INPUTS + NODES):
+        own = []
+        for row, (state, to) in zip(weights, EDGES, strict=True):
+            if to == node:
+                best = max((k for k, name in enumerate(OPERATIONS) if name != NONE), key=lambda k: row[k])
+                own.append((row[best], Edge(OPERATIONS[best], state)))
+        strongest = sorted(own, key=lambda pair: -pair[0])[:KEPT]
+        nodes.append(tuple(sorted((edge for _, edge in strongest), key=lambda edge: edge.state)))
+    return tuple(nodes)
 
 
 _SEP, _DIL, _SKIP, _MAX, _AVG = "sep_conv_3x3", "dil_conv_3x3", "skip_connect", "max_pool_3x3", "avg_pool_3x3"

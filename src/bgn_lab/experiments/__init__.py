@@ -10,6 +10,7 @@ from bgn_lab.data.sources import Data
 from bgn_lab.experiments.adaptation import Adaptation, AdaptationRecipe
 from bgn_lab.experiments.adversarial import Adversarial, AdversarialRecipe
 from bgn_lab.experiments.classification import Classification
+from bgn_lab.experiments.darts import Darts, DartsRecipe
 from bgn_lab.experiments.fewshot import FewShot, FewShotRecipe
 from bgn_lab.experiments.nas_train import NasTrain, NasTrainRecipe
 from bgn_lab.recipe import Recipe
@@ -22,6 +23,7 @@ EXPERIMENTS: dict[str, tuple[type[Recipe], type[Task]]] = {
     "adversarial": (AdversarialRecipe, Adversarial),
     "fewshot": (FewShotRecipe, FewShot),
     "adaptation": (AdaptationRecipe, Adaptation),
+    "darts-search": (DartsRecipe, Darts),
     "nas-train": (NasTrainRecipe, NasTrain),
 }
 

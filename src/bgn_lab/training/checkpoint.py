@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,27 +35,29 @@ class Progress:
     plan: dict[str, Tensor] = field(default_factory=dict)  # of the task, for the epoch under way or the last one
 
 
-def store(path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+Optimizers = Mapping[str, torch.optim.Optimizer]  # by names that begin with "optimizer"
+
+
+def store(path: Path, recipe: Recipe, model: nn.Module, optimizers: Optimizers, progress: Progress) -> None:
     """Write a checkpoint over the one before."""
     tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"plan.{name}": tensor for name, tensor in progress.plan.items()}
-    state = optimizer.state_dict()
-    scalars: dict[str, dict[str, Any]] = {}
-    for index, slots in state["state"].items():
-        for slot, value in slots.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer.{index}.{slot}"] = value
-            else:
-                scalars.setdefault(str(index), {})[slot] = value
-    about = {
-        "version": _VERSION, "recipe": recipe.identity(), "progress": asdict(replace(progress, plan={})),
-        "optimizer": {"groups": state["param_groups"], "scalars": scalars},
-    }  # fmt: skip
+    about = {"version": _VERSION, "recipe": recipe.identity(), "progress": asdict(replace(progress, plan={}))}
+    for name, optimizer in optimizers.items():
+        state = optimizer.state_dict()
+        scalars: dict[str, dict[str, Any]] = {}
+        for index, slots in state["state"].items():
+            for slot, value in slots.items():
+                if isinstance(value, Tensor):
+                    tensors[f"{name}.{index}.{slot}"] = value
+                else:
+                    scalars.setdefault(str(index), {})[slot] = value
+        about[name] = {"groups": state["param_groups"], "scalars": scalars}
     files.write(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}, {_MARK: json.dumps(about)}))
 
 
-def restore(content: bytes, path: Path, recipe: Recipe, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    """Put a checkpoint into model and optimizer: the content of the file at ``path``, which this process need not have.
+def restore(content: bytes, path: Path, recipe: Recipe, model: nn.Module, optimizers: Optimizers) -> Progress:
+    """Put a checkpoint into model and optimizers: the content of the file at ``path``, which this process need not have.
 
     What is damaged, or of another run, is refused and left alone.
     """
@@ -70,21 +73,25 @@ def restore(content: bytes, path: Path, recipe: Recipe, model: nn.Module, optimi
         model.load_state_dict({name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")})
     except RuntimeError as error:  # the recipe is the same, so the data must have changed
         raise ValueError(f"{path} does not fit the network, perhaps because the classes changed: {error}") from None
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    state: dict[int, dict[str, Any]] = {}
-    for index, slots in about["optimizer"]["scalars"].items():
-        state.setdefault(int(index), {}).update(slots)
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition(".")
-        if kind == "optimizer":
-            index, _, slot = rest.partition(".")
-            own = parameters[int(index)]
-            if tensor.shape == own.shape:  # fused optimizers pair elements by their place in memory
-                tensor = torch.empty_like(own, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
-            state.setdefault(int(index), {})[slot] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": about["optimizer"]["groups"]})
+    for name, optimizer in optimizers.items():
+        own = {key[len(name) + 1 :]: tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
+        _restore(optimizer, about[name], own)
     plan = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")}
     return Progress(**{**about["progress"], "score": Score(**about["progress"]["score"]), "plan": plan})
+
+
+def _restore(optimizer: torch.optim.Optimizer, about: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state: dict[int, dict[str, Any]] = {}
+    for index, slots in about["scalars"].items():
+        state.setdefault(int(index), {}).update(slots)
+    for name, tensor in tensors.items():
+        index, _, slot = name.partition(".")
+        own = parameters[int(index)]
+        if tensor.shape == own.shape:  # fused optimizers pair elements by their place in memory
+            tensor = torch.empty_like(own, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+        state.setdefault(int(index), {})[slot] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": about["groups"]})
 
 
 def _read(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

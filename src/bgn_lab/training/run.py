@@ -68,6 +68,7 @@ class _Training:
         self.folder, self.path = folder, folder / checkpoint.NAME
         self.model = task.build()
         self.optimizer = task.optimizer(self.model)
+        self.optimizers = {"optimizer": self.optimizer, **task.others(self.model)}
         self.scaler = torch.amp.GradScaler(enabled=recipe.amp and recipe.device.startswith("cuda"))
         self.progress = self._restore()
         self.history = team.tell([] if record is None else record.rewind(self.progress.epoch))
@@ -81,7 +82,7 @@ class _Training:
         content = self.team.tell(self.path.read_bytes() if self.team.first and self.path.exists() else None)
         if content is None:
             return checkpoint.Progress()
-        progress = checkpoint.restore(content, self.path, self.recipe, self.model, self.optimizer)
+        progress = checkpoint.restore(content, self.path, self.recipe, self.model, self.optimizers)
         if progress.scaler:
             self.scaler.load_state_dict(progress.scaler)
         return progress
@@ -193,7 +194,7 @@ class _Training:
     def _save(self, progress: checkpoint.Progress) -> None:
         progress.scaler = self.scaler.state_dict() if self.scaler.is_enabled() else None
         if self.record is not None:
-            checkpoint.store(self.path, self.recipe, self.model, self.optimizer, progress)
+            checkpoint.store(self.path, self.recipe, self.model, self.optimizers, progress)
         self.team.tell(None)  # nobody leaves before it is written
         self.progress, self.saved, self.saves = progress, time.monotonic(), self.saves + 1
 
@@ -206,9 +207,10 @@ def _trouble(history: list[dict[str, Any]]) -> str:
 
 def _result(task: Task, model: nn.Module, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     found, trouble = task.summary(history), _trouble(history)
-    accuracy, least, chance = found["test_accuracy"], found["floor"], found["chance"]
+    accuracy, least, chance = found[task.judged], found["floor"], found["chance"]
     if not trouble and accuracy is not None and accuracy <= least:
-        trouble = f"{accuracy:.2%} of the test images right, guessing reaches {chance:.2%} and, by luck, {least:.2%}"
+        of = task.judged.split("_")[0]
+        trouble = f"{accuracy:.2%} of the {of} images right, guessing reaches {chance:.2%} and, by luck, {least:.2%}"
     return {
         "status": NOT_CONVERGED if trouble else FINISHED,
         "reason": trouble,

@@ -29,6 +29,7 @@ class Task:
     """Classification, where an experiment does not say otherwise."""
 
     clip: float | None = None  # the largest norm of the gradients
+    judged = "test_accuracy"  # what must exceed guessing for a run to count as converged
 
     def __init__(self, recipe: Recipe, data: Data) -> None:
         self.recipe, self.data = recipe, data
@@ -69,6 +70,10 @@ class Task:
             model.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.decay, nesterov=recipe.nesterov,
             fused=fused(recipe),
         )  # fmt: skip
+
+    def others(self, model: nn.Module) -> dict[str, torch.optim.Optimizer]:  # noqa: ARG002
+        """Further optimizers that checkpoints keep, by names that begin with "optimizer"; the task itself takes their steps."""
+        return {}
 
     def begin(self, epoch: int, model: nn.Module) -> None:
         """Plan an epoch with the network as it is, where its training depends on that; ``plan`` is still the one before."""

@@ -1,0 +1,105 @@
+"""Searching by gradients: the mixture learns, its architecture moves, and it goes on to the bit."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bgn_lab import experiments
+from bgn_lab.experiments.darts import ALPHAS, GENOTYPE, DartsRecipe
+from bgn_lab.genotype import EDGES, NONE, OPERATIONS, Edge, derive, find
+from bgn_lab.training.run import WEIGHTS, Watcher
+from bgn_lab.training.stopping import Interrupted
+
+TINY = DartsRecipe(norm="bgn", groups=4, width=4, cells=3, epochs=2, batch_size=16, limit=128, arch_lr=0.01, order="first")
+
+
+def test_the_strongest_two_edges_of_each_node() -> None:
+    weights = torch.full((14, 8), 0.01)
+    weights[:, OPERATIONS.index(NONE)] = 0.9  # never chosen
+    wanted = {2: (0, 1), 3: (0, 2), 4: (1, 3), 5: (2, 4)}
+    for i, (state, to) in enumerate(EDGES):
+        if state in wanted[to]:
+            weights[i, 4 + (i % 4)] = 0.5 + i / 100
+    cell = derive(weights.tolist())
+    assert [tuple(edge.state for edge in node) for node in cell] == list(wanted.values())
+    expected = [
+        tuple(Edge(OPERATIONS[4 + EDGES.index((state, to)) % 4], state) for state in states) for to, states in wanted.items()
+    ]
+    assert list(cell) == expected
+
+
+@pytest.mark.parametrize("order", ["first", "second"])
+def test_interrupted_it_ends_with_the_same_bits(order: Any, tmp_path: Path) -> None:
+    recipe = replace(TINY, order=order, limit=96)
+    whole = experiments.run(recipe, tmp_path / "whole")
+
+    def stop(epoch: int, step: int) -> None:
+        if (epoch, step) == (1, 2):
+            raise Interrupted(130)
+
+    with pytest.raises(Interrupted):
+        experiments.run(recipe, tmp_path / "parts", Watcher(step=stop))
+    parts = experiments.run(recipe, tmp_path / "parts")
+    assert (tmp_path / "parts" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert parts["genotype"] == whole["genotype"]
+
+
+def test_what_a_search_leaves(tmp_path: Path) -> None:
+    result = experiments.run(TINY, tmp_path)
+    assert find(str(tmp_path / GENOTYPE)).to_json() == result["genotype"]
+    epochs = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    first, last = (torch.tensor(epoch["mix"]) for epoch in epochs)
+    assert first.shape == (2, 14, 8)
+    assert not torch.equal(first, last)
+    assert (tmp_path / "cells.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (tmp_path / "cells.svg").read_bytes()
+
+
+def test_weights_and_architecture_have_optimizers_of_their_own() -> None:
+    task = experiments.task(TINY)
+    model = task.build()
+    weights, others = task.optimizer(model), task.others(model)
+    alphas = others[ALPHAS].param_groups[0]["params"]
+    assert [p.shape for p in alphas] == [(2, 14, 8)]
+    assert not any(p is alphas[0] for group in weights.param_groups for p in group["params"])
+    before = alphas[0].detach().clone()
+    task.begin(0, model)
+    torch.manual_seed(0)
+    x, y = torch.randn(16, 1, 32, 32), torch.arange(16) % 10
+    found = task.example(model, (x, y))
+    assert found[0] is x
+    assert not torch.equal(alphas[0], before)
+    assert all(p.grad is None for p in model.parameters()), "nothing is left for the weights' step"
+
+
+def test_both_halves_are_augmented_and_have_no_image_in_common() -> None:
+    data: Any = experiments.task(TINY).data
+    assert (data.train.pad, data.train.flip) == (data.validation.pad, data.validation.flip)
+    assert data.train.flip
+    assert len(data.train) == len(data.validation) == 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["bn", "bgn"])
+def test_the_mixture_learns(norm: str, tmp_path: Path) -> None:
+    recipe = replace(TINY, norm=norm, groups=None, width=8, limit=2000, epochs=4, batch_size=32, lr=0.1)
+    result = experiments.run(recipe, tmp_path)
+    assert result["validation_accuracy"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"order": "third"}, "order='third'"),
+        ({"validation": 0.0}, "validation=0.0: the architecture learns from it"),
+        ({"arch_lr": 0.0}, "arch_lr=0.0"),
+        ({"accumulate": 2}, "without accumulate"),
+    ],
+)
+def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **changes)
