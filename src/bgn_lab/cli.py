@@ -17,7 +17,7 @@ from bgn_lab.commands.compare import Compare
 from bgn_lab.commands.get import Get
 from bgn_lab.commands.plan import Plan
 from bgn_lab.commands.report import Report
-from bgn_lab.commands.run import Adaptation, Adversarial, Classification, FewShot, NasTrain
+from bgn_lab.commands.run import Adaptation, Adversarial, Classification, DartsSearch, FewShot, ManasSearch, NasTrain
 from bgn_lab.commands.tune import Tune
 from bgn_lab.training import team
 from bgn_lab.training.stopping import INTERRUPTED, REQUEUE, Interrupted
@@ -71,13 +71,29 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
             "bgn run adaptation --data office31 --task wd --model resnet18 --weights runs/pretrained-gn --norm gn",
         ),
     ),
+    "run darts-search": (
+        DartsSearch,
+        "architecture search by gradients",
+        (
+            "bgn run darts-search --preset laptop --norm bgn --out runs/found",
+            "bgn run darts-search --preset paper --norm bgn --order second",
+        ),
+    ),
+    "run manas-search": (
+        ManasSearch,
+        "architecture search by agents",
+        (
+            "bgn run manas-search --preset laptop --norm bgn --out runs/found",
+            "bgn run manas-search --preset paper --norm bgn --credit weights",
+        ),
+    ),
     "run nas-train": (
         NasTrain,
         "train the network of a genotype",
         (
             "bgn run nas-train --preset laptop --norm bgn",
             "bgn run nas-train --preset paper --genotype DARTS_V2 --norm bgn",
-            "bgn run nas-train --preset laptop --genotype mine.json --norm gn",
+            "bgn run nas-train --preset laptop --genotype runs/found/genotype.json --norm gn",
         ),
     ),
     "tune": (

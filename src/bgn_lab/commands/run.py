@@ -16,7 +16,9 @@ from bgn import checks
 from bgn_lab import experiments, norms, paper
 from bgn_lab.experiments.adaptation import AdaptationRecipe
 from bgn_lab.experiments.adversarial import AdversarialRecipe
+from bgn_lab.experiments.darts import DartsRecipe
 from bgn_lab.experiments.fewshot import FewShotRecipe
+from bgn_lab.experiments.manas import ManasRecipe
 from bgn_lab.experiments.nas_train import NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import stopping, team
@@ -167,6 +169,34 @@ class Adaptation(_Run):
 
 
 @dataclass(frozen=True)
+class DartsSearch(_Run):
+    """Search for a genotype by gradients; genotype.json in the run's folder is for nas-train. It goes on where it was stopped."""
+
+    recipe: Annotated[DartsRecipe, tyro.conf.arg(name="")] = field(default_factory=DartsRecipe)
+    preset: str | None = None
+    """other defaults: laptop (5 cells, 8 channels, first order; minutes on two cores, whatever the data), paper (CIFAR-10)"""
+
+    PRESETS: ClassVar[dict[str, Recipe]] = {
+        "laptop": DartsRecipe(width=8, cells=5, epochs=6, limit=10_000, lr=0.1, arch_lr=3e-3, order="first", channels_last=True),
+        "paper": DartsRecipe(data="cifar10"),
+    }
+
+
+@dataclass(frozen=True)
+class ManasSearch(_Run):
+    """Search for a genotype by agents; genotype.json in the run's folder is for nas-train. It goes on where it was stopped."""
+
+    recipe: Annotated[ManasRecipe, tyro.conf.arg(name="")] = field(default_factory=ManasRecipe)
+    preset: str | None = None
+    """other defaults: laptop (5 cells, 8 channels; minutes on two cores, whatever the data), paper (CIFAR-10)"""
+
+    PRESETS: ClassVar[dict[str, Recipe]] = {
+        "laptop": ManasRecipe(width=8, cells=5, epochs=12, limit=10_000, lr=0.1, channels_last=True),
+        "paper": ManasRecipe(data="cifar10"),
+    }
+
+
+@dataclass(frozen=True)
 class NasTrain(_Run):
     """Train the network of a genotype, published or found by a search. The same command goes on from the last checkpoint."""
 
@@ -202,5 +232,7 @@ PRESETS = {
     "adversarial": Adversarial.PRESETS,
     "fewshot": FewShot.PRESETS,
     "adaptation": Adaptation.PRESETS,
+    "darts-search": DartsSearch.PRESETS,
+    "manas-search": ManasSearch.PRESETS,
     "nas-train": NasTrain.PRESETS,
 }

@@ -12,6 +12,7 @@ from bgn_lab.experiments.adversarial import Adversarial, AdversarialRecipe
 from bgn_lab.experiments.classification import Classification
 from bgn_lab.experiments.darts import Darts, DartsRecipe
 from bgn_lab.experiments.fewshot import FewShot, FewShotRecipe
+from bgn_lab.experiments.manas import Manas, ManasRecipe
 from bgn_lab.experiments.nas_train import NasTrain, NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import run as running
@@ -24,6 +25,7 @@ EXPERIMENTS: dict[str, tuple[type[Recipe], type[Task]]] = {
     "fewshot": (FewShotRecipe, FewShot),
     "adaptation": (AdaptationRecipe, Adaptation),
     "darts-search": (DartsRecipe, Darts),
+    "manas-search": (ManasRecipe, Manas),
     "nas-train": (NasTrainRecipe, NasTrain),
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -16,16 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from bgn import checks
-from bgn_lab import data as data_sets
 from bgn_lab import files, norms
 from bgn_lab.bilevel import Step, first_order, second_order
-from bgn_lab.data.sources import Batch, Data, InMemory, generator
+from bgn_lab.data.sources import Batch, Data
 from bgn_lab.experiments import cell_pictures
-from bgn_lab.experiments.cells import CellsRecipe, cosine, padded
+from bgn_lab.experiments.cells import CellsRecipe, cosine, halves, other_half
 from bgn_lab.genotype import EDGES, OPERATIONS, Genotype, derive
 from bgn_lab.models.cells import SearchNetwork
 from bgn_lab.recipe import Measure, Recipe
-from bgn_lab.training import loop
 from bgn_lab.training.task import Scoring, Task, fused
 
 Order = Literal["first", "second"]
@@ -96,10 +94,7 @@ class Darts(Task):
     @staticmethod
     def load(recipe: Recipe) -> Data:
         """Both halves with crops and flips."""
-        data = padded(data_sets.load(recipe))
-        assert isinstance(data.train, InMemory)
-        assert isinstance(data.validation, InMemory)
-        return replace(data, validation=replace(data.validation, pad=data.train.pad, flip=data.train.flip))
+        return halves(recipe)
 
     def network(self) -> nn.Module:
         """With all operations."""
@@ -129,23 +124,16 @@ class Darts(Task):
         """A step of the architecture goes before each of the weights."""
         model.train()
         alphas = self.alphas.param_groups[0]["params"]
+        other = other_half(self.data, self.recipe)
         if self.recipe.order == "first":
-            gradients = first_order(model, alphas, self._other())
+            gradients = first_order(model, alphas, other)
         else:
-            gradients = second_order(model, alphas, batch, self._other(), Step(self.weights, float(self.plan["rate"])))
+            gradients = second_order(model, alphas, batch, other, Step(self.weights, float(self.plan["rate"])))
         for own, gradient in zip(alphas, gradients, strict=True):
             own.grad = gradient
         self.alphas.step()
         self.alphas.zero_grad()
         return batch
-
-    def _other(self) -> Batch:
-        """Images of the other half, drawn anew for every step from torch's generator, which the step has seeded."""
-        source = self.data.validation
-        assert isinstance(source, InMemory)
-        draws = generator(int(torch.randint(2**31, ())))
-        index = torch.randperm(len(source), generator=draws)[: self.recipe.batch_size]
-        return loop.Prepare(self.data, self.recipe)(source.augmented(index, draws))
 
     def rate(self, epoch: int, step: int, steps: int) -> float:  # noqa: ARG002
         """Epoch by epoch."""

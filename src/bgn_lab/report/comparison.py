@@ -29,6 +29,8 @@ WORDS = {
     "adversarial": "adversarial training",
     "fewshot": "few-shot learning",
     "adaptation": "domain adaptation",
+    "darts-search": "a search by gradients",
+    "manas-search": "a search by agents",
     "nas-train": "a network of cells",
 }
 

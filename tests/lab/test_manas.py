@@ -1,0 +1,124 @@
+"""Searching by agents: one path at a time, heard of afterwards, and it goes on to the bit."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bgn_lab import experiments
+from bgn_lab.experiments.darts import GENOTYPE
+from bgn_lab.experiments.manas import ManasRecipe
+from bgn_lab.genotype import EDGES, OPERATIONS, find
+from bgn_lab.training.run import WEIGHTS, Watcher
+from bgn_lab.training.stopping import Interrupted
+
+TINY = ManasRecipe(norm="bgn", groups=4, width=4, cells=3, epochs=2, batch_size=16, limit=160, window=8)
+
+
+@pytest.mark.parametrize("credit", ["squares", "weights"])
+def test_interrupted_it_ends_with_the_same_bits(credit: Any, tmp_path: Path) -> None:
+    recipe = replace(TINY, credit=credit)
+    whole = experiments.run(recipe, tmp_path / "whole")
+
+    def stop(epoch: int, step: int) -> None:
+        if (epoch, step) == (1, 3):
+            raise Interrupted(130)
+
+    with pytest.raises(Interrupted):
+        experiments.run(recipe, tmp_path / "parts", Watcher(step=stop))
+    parts = experiments.run(recipe, tmp_path / "parts")
+    assert (tmp_path / "parts" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    assert parts["genotype"] == whole["genotype"]
+    assert find(str(tmp_path / "parts" / GENOTYPE)).to_json() == parts["genotype"]
+
+
+def begun(recipe: ManasRecipe = TINY) -> tuple[Any, Any, Any]:
+    task: Any = experiments.task(recipe)
+    model = task.build()
+    optimizer = task.optimizer(model)
+    task.begin(0, model)
+    return task, model, optimizer
+
+
+def test_agents_hear_of_a_path_after_its_step() -> None:
+    task, model, _ = begun()
+    batch = torch.randn(16, 1, 32, 32), torch.arange(16) % 10
+    task.example(model, batch)
+    first = model.path.clone()
+    assert int(task.plan["rounds"]) == 0
+    task.example(model, batch)
+    assert int(task.plan["rounds"]) == 1
+    assert torch.equal(task.plan["choices"][0], first.flatten())
+    assert float(task.plan["losses"][0]) > 0
+    assert not torch.equal(model.path, first)
+
+
+def test_only_the_weights_of_the_path_learn() -> None:
+    task, model, optimizer = begun()
+    batch = torch.randn(16, 1, 32, 32), torch.arange(16) % 10
+    task.example(model, batch)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    task.loss(model, batch)[0].backward()
+    optimizer.step()
+    for name, p in model.named_parameters():
+        words = name.split(".")
+        if "edges" in words:
+            cell, edge, operation = int(words[2]), int(words[4]), int(words[5])
+            if int(model.path[cell, edge]) != operation:
+                assert torch.equal(p, before[name]), name
+    assert any(not torch.equal(p, before[name]) for name, p in model.named_parameters() if "edges" in name)
+
+
+def test_policies_begin_uniform_and_move() -> None:
+    task, model, _ = begun()
+    uniform = task.plan["policy"].clone()
+    assert uniform.shape == (3 * 14, 8)
+    batch = torch.randn(16, 1, 32, 32), torch.arange(16) % 10
+    task.example(model, batch)
+    task.example(model, batch)
+    assert torch.equal(task.plan["policy"], uniform), "not before a quarter of the window"
+    for _ in range(3):
+        task.example(model, batch)
+    assert not torch.equal(task.plan["policy"], uniform)
+
+
+def test_all_edges_or_two(tmp_path: Path) -> None:
+    both = {keep: experiments.run(replace(TINY, keep=keep, epochs=1), tmp_path / keep) for keep in ("two", "all")}  # type: ignore[arg-type]
+    assert all(len(result["genotype"]["cells"]) == 3 for result in both.values())
+    assert [len(node) for node in both["two"]["genotype"]["cells"][0]] == [2, 2, 2, 2]
+    assert [len(node) for node in both["all"]["genotype"]["cells"][0]] == [2, 3, 4, 5]
+
+
+@pytest.mark.slow
+def test_the_path_learns_and_what_is_found_can_be_trained(tmp_path: Path) -> None:
+    recipe = replace(TINY, groups=None, width=8, limit=2000, epochs=6, batch_size=32, lr=0.1, window=128)
+    result = experiments.run(recipe, tmp_path / "search")
+    assert result["validation_accuracy"] > 0.3
+    network = experiments.recipe(
+        {"experiment": "nas-train", "genotype": str(tmp_path / "search" / GENOTYPE), "cells": 3, "width": 8}
+    )
+    trained = experiments.run(replace(network, epochs=3, limit=1500, batch_size=32, lr=0.1), tmp_path / "train")
+    assert trained["test_accuracy"] > 0.4
+    assert trained["genotype"] == result["genotype"]
+
+
+def test_names() -> None:
+    assert len(EDGES) * len(OPERATIONS) == 112
+    assert ManasRecipe(norm="bgn").usual_groups == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"credit": "luck"}, "credit='luck'"),
+        ({"keep": "three"}, "keep='three'"),
+        ({"window": 0}, "window=0"),
+        ({"validation": 0.0}, "validation=0.0: the agents learn from it"),
+        ({"compile": True}, "without compile"),
+    ],
+)
+def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **changes)
