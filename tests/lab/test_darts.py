@@ -56,6 +56,7 @@ def test_what_a_search_leaves(tmp_path: Path) -> None:
     assert first.shape == (2, 14, 8)
     assert not torch.equal(first, last)
     assert (tmp_path / "cells.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "mix.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (tmp_path / "cells.svg").read_bytes()
 
 

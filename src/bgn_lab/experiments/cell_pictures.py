@@ -1,7 +1,9 @@
-"""Cells as pictures, in the colours of the paper's figure: inputs green, nodes blue, the output yellow."""
+"""Cells as pictures in the colours of the paper's figure: inputs green, nodes blue, output yellow; and how a search moved."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from bgn_lab import files
-from bgn_lab.genotype import INPUTS, NODES, Cell, Genotype
+from bgn_lab.genotype import EDGES, INPUTS, NODES, OPERATIONS, Cell, Genotype
 
 GREEN, BLUE, YELLOW = "#b7e1c0", "#bcd6f2", "#f7e3a1"
-# left to right; the two inputs and, alternately, nodes are above each other, so that edges do not run through nodes
-PLACES = [(0.0, 0.55), (0.0, -0.55), (1.7, 0.9), (3.0, -0.9), (4.3, 0.9), (5.6, -0.9), (7.4, 0.0)]
+# left to right, every node at a height of its own, so that edges do not run through nodes
+PLACES = [(0.0, 0.9), (0.0, -0.9), (2.0, 1.75), (3.4, -1.75), (5.0, 0.75), (6.4, -0.75), (8.2, 0.0)]
 NAMES = ["c(k-2)", "c(k-1)", *(str(i) for i in range(NODES)), "c(k)"]
 
 
@@ -21,9 +23,39 @@ def write(genotype: Genotype, folder: Path) -> None:
     """cells.png and cells.svg."""
     figure = draw(genotype)
     for kind in ("png", "svg"):
-        content = BytesIO()
-        figure.savefig(content, format=kind, dpi=130)
-        files.write(folder / f"cells.{kind}", content.getvalue())
+        _store(figure, folder / f"cells.{kind}")
+
+
+def _store(figure: Figure, path: Path) -> None:
+    content = BytesIO()
+    figure.savefig(content, format=path.suffix[1:], dpi=130)
+    files.write(path, content.getvalue())
+
+
+def movement(folder: Path, rows: Sequence[str]) -> None:
+    """mix.png: the weight of every operation on every edge, epoch by epoch, from the metrics of a search."""
+    epochs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    history = [epoch["mix"] for epoch in epochs if "mix" in epoch]
+    if not history:
+        return
+    figure = Figure(figsize=(1.15 * len(EDGES) + 1, 1.15 * len(rows) + 1.2), layout="constrained")
+    panels = figure.subplots(len(rows), len(EDGES), sharex=True, sharey=True, squeeze=False)
+    numbers = range(1, len(history) + 1)
+    for i, row in enumerate(rows):
+        for j, (state, to) in enumerate(EDGES):
+            for k, name in enumerate(OPERATIONS):
+                values = [mix[i][j][k] for mix in history]
+                panels[i, j].plot(
+                    numbers, values, color=f"C{k}", linewidth=1, label=name, marker="." if len(history) == 1 else ""
+                )
+            if i == 0:
+                panels[i, j].set_title(f"{NAMES[state]} → {NAMES[to]}", fontsize=7)
+            panels[i, j].tick_params(labelsize=6)
+        panels[i, 0].set_ylabel(row, fontsize=8)
+    figure.supxlabel("epoch", fontsize=8)
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(OPERATIONS), fontsize=8, frameon=False)
+    _store(figure, folder / "mix.png")
 
 
 def draw(genotype: Genotype) -> Figure:
@@ -51,13 +83,14 @@ def _cell(axes: Any, title: str, cell: Cell) -> None:
     for place, name, colour in zip(PLACES, NAMES, colours, strict=True):
         box = {"boxstyle": "round,pad=0.35", "facecolor": colour, "edgecolor": "0.35"}
         axes.text(*place, name, ha="center", va="center", fontsize=10, bbox=box, zorder=4)
-    axes.set(xlim=(-0.7, 8.0), ylim=(-2.1, 2.1))
+    axes.set(xlim=(-0.7, 8.8), ylim=(-2.5, 2.3))
     axes.set_axis_off()
     axes.set_title(title, fontsize=11)
 
 
 def _arrow(axes: Any, begin: tuple[float, float], end: tuple[float, float], operation: str) -> None:
-    bend = 0.0 if not operation else 0.22 if end[1] < begin[1] else -0.22
+    outwards = 0.25 if begin[1] < 0 else -0.25  # around nodes on the way to the output
+    bend = outwards if not operation else 0.1 if end[1] < begin[1] else -0.1
     style = {"arrowstyle": "-|>", "color": "0.35" if operation else "0.75", "connectionstyle": f"arc3,rad={bend}"}
     axes.annotate("", end, begin, arrowprops={**style, "shrinkA": 14, "shrinkB": 14})
     if operation:

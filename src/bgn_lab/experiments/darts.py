@@ -160,6 +160,7 @@ class Darts(Task):
         mix = model.get_parameter("alphas").detach().softmax(-1).tolist()
         files.write(folder / GENOTYPE, json.dumps(genotype(mix).to_json()).encode())
         cell_pictures.write(genotype(mix), folder)
+        cell_pictures.movement(folder, ("normal", "reduction"))
 
 
 def genotype(mix: Sequence[Sequence[Sequence[float]]]) -> Genotype:

@@ -163,7 +163,7 @@ class Manas(Task):
         """Epoch by epoch."""
         return cosine(self.recipe, epoch)
 
-    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:  # noqa: ARG002
+    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:
         """How the most probable path does on the other half, and the policies."""
         torch.manual_seed(self.recipe.seed + len(history))
         self._hear(model)
@@ -192,6 +192,7 @@ class Manas(Task):
         """The genotype as a file, and its cells."""
         files.write(folder / GENOTYPE, json.dumps(self._found().to_json()).encode())
         cell_pictures.write(self._found(), folder)
+        cell_pictures.movement(folder, [f"cell {i + 1}" for i in range(self.recipe.cells)])
 
 
 def _all_edges(policy: list[list[float]]) -> tuple[tuple[Edge, ...], ...]:
