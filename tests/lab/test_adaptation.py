@@ -18,8 +18,9 @@ from bgn_lab.experiments.adaptation import Adaptation, AdaptationRecipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run
 from bgn_lab.report.comparison import compare
-from bgn_lab.training.run import FINISHED, WEIGHTS, Watcher, run
+from bgn_lab.training.run import FINISHED, Watcher, run
 from bgn_lab.training.stopping import Interrupted
+from tests.lab.interrupting import same_bits
 
 TINY = AdaptationRecipe(norm="bgn", width=8, stride=4, epochs=3, warm=1, lr=0.01, limit=300, iterations=3)
 
@@ -59,17 +60,7 @@ def test_every_normaliser(norm: str, tmp_path: Path) -> None:
 
 
 def test_interrupted_in_a_loop_it_ends_with_the_same_bits(tmp_path: Path) -> None:
-    run(task(), tmp_path / "whole")
-
-    def stop(epoch: int, step: int) -> None:
-        if (epoch, step) == (1, 2):
-            raise Interrupted(130)
-
-    with pytest.raises(Interrupted):
-        run(task(), tmp_path / "parts", Watcher(step=stop))
-    assert (tmp_path / "parts" / "checkpoint.safetensors").exists()
-    run(task(), tmp_path / "parts")
-    assert (tmp_path / "parts" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    same_bits(task, tmp_path, (1, 2))
 
 
 def test_interrupted_between_loops_it_knows_the_clusters_of_before(tmp_path: Path) -> None:

@@ -41,8 +41,7 @@ def batch(seed: int) -> tuple[Tensor, Tensor]:
 
 def sgd(model: Mixed, momentum: float = 0.9) -> torch.optim.Optimizer:
     weights = [p for name, p in model.named_parameters() if name != "alphas"]
-    optimizer = torch.optim.SGD(weights, RATE, momentum, weight_decay=0.01)
-    return optimizer
+    return torch.optim.SGD(weights, RATE, momentum, weight_decay=0.01)
 
 
 def exact(model: Mixed, optimizer: torch.optim.Optimizer) -> Tensor:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from bgn_lab import experiments
-from bgn_lab.experiments.darts import ALPHAS, GENOTYPE, DartsRecipe
+from bgn_lab.experiments.darts import ALPHAS, DartsRecipe
+from bgn_lab.experiments.search import GENOTYPE
 from bgn_lab.genotype import EDGES, NONE, OPERATIONS, Edge, derive, find
-from bgn_lab.training.run import WEIGHTS, Watcher
-from bgn_lab.training.stopping import Interrupted
+from tests.lab.interrupting import same_bits
 
 TINY = DartsRecipe(norm="bgn", groups=4, width=4, cells=3, epochs=2, batch_size=16, limit=128, arch_lr=0.01, order="first")
 
@@ -34,17 +34,7 @@ def test_the_strongest_two_edges_of_each_node() -> None:
 
 @pytest.mark.parametrize("order", ["first", "second"])
 def test_interrupted_it_ends_with_the_same_bits(order: Any, tmp_path: Path) -> None:
-    recipe = replace(TINY, order=order, limit=96)
-    whole = experiments.run(recipe, tmp_path / "whole")
-
-    def stop(epoch: int, step: int) -> None:
-        if (epoch, step) == (1, 2):
-            raise Interrupted(130)
-
-    with pytest.raises(Interrupted):
-        experiments.run(recipe, tmp_path / "parts", Watcher(step=stop))
-    parts = experiments.run(recipe, tmp_path / "parts")
-    assert (tmp_path / "parts" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    whole, parts = same_bits(lambda: experiments.task(replace(TINY, order=order, limit=96)), tmp_path, (1, 2))
     assert parts["genotype"] == whole["genotype"]
 
 
@@ -98,7 +88,7 @@ def test_the_mixture_learns(norm: str, tmp_path: Path) -> None:
         ({"order": "third"}, "order='third'"),
         ({"validation": 0.0}, "validation=0.0: the architecture learns from it"),
         ({"arch_lr": 0.0}, "arch_lr=0.0"),
-        ({"accumulate": 2}, "without accumulate"),
+        ({"accumulate": 2}, "accumulate=2 has no meaning for a search; expected 1"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -8,28 +8,17 @@ import pytest
 import torch
 
 from bgn_lab import experiments
-from bgn_lab.experiments.darts import GENOTYPE
 from bgn_lab.experiments.manas import ManasRecipe
+from bgn_lab.experiments.search import GENOTYPE
 from bgn_lab.genotype import EDGES, OPERATIONS, find
-from bgn_lab.training.run import WEIGHTS, Watcher
-from bgn_lab.training.stopping import Interrupted
+from tests.lab.interrupting import same_bits
 
 TINY = ManasRecipe(norm="bgn", groups=4, width=4, cells=3, epochs=2, batch_size=16, limit=160, window=8)
 
 
 @pytest.mark.parametrize("credit", ["squares", "weights"])
 def test_interrupted_it_ends_with_the_same_bits(credit: Any, tmp_path: Path) -> None:
-    recipe = replace(TINY, credit=credit)
-    whole = experiments.run(recipe, tmp_path / "whole")
-
-    def stop(epoch: int, step: int) -> None:
-        if (epoch, step) == (1, 3):
-            raise Interrupted(130)
-
-    with pytest.raises(Interrupted):
-        experiments.run(recipe, tmp_path / "parts", Watcher(step=stop))
-    parts = experiments.run(recipe, tmp_path / "parts")
-    assert (tmp_path / "parts" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    whole, parts = same_bits(lambda: experiments.task(replace(TINY, credit=credit)), tmp_path, (1, 3))
     assert parts["genotype"] == whole["genotype"]
     assert find(str(tmp_path / "parts" / GENOTYPE)).to_json() == parts["genotype"]
 
@@ -115,8 +104,8 @@ def test_names() -> None:
         ({"credit": "luck"}, "credit='luck'"),
         ({"keep": "three"}, "keep='three'"),
         ({"window": 0}, "window=0"),
-        ({"validation": 0.0}, "validation=0.0: the agents learn from it"),
-        ({"compile": True}, "without compile"),
+        ({"validation": 0.0}, "validation=0.0: the architecture learns from it"),
+        ({"compile": True}, "compile=True: every step takes another path"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:

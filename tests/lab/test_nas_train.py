@@ -14,8 +14,8 @@ from bgn_lab import experiments
 from bgn_lab.experiments.cells import cut_out
 from bgn_lab.experiments.nas_train import NasTrainRecipe
 from bgn_lab.genotype import NAMED, Genotype
-from bgn_lab.training.run import WEIGHTS, Watcher
-from bgn_lab.training.stopping import Interrupted
+from bgn_lab.training.run import WEIGHTS
+from tests.lab.interrupting import same_bits
 
 TINY = NasTrainRecipe(norm="bgn", width=4, cells=3, epochs=2, batch_size=32, limit=200, groups=4, cutout=8)
 
@@ -45,16 +45,7 @@ def test_it_learns(norm: str, tmp_path: Path) -> None:
 
 
 def test_interrupted_it_ends_with_the_same_bits(tmp_path: Path) -> None:
-    experiments.run(TINY, tmp_path / "whole")
-
-    def stop(epoch: int, step: int) -> None:
-        if (epoch, step) == (1, 3):
-            raise Interrupted(130)
-
-    with pytest.raises(Interrupted):
-        experiments.run(TINY, tmp_path / "parts", Watcher(step=stop))
-    experiments.run(TINY, tmp_path / "parts")
-    assert (tmp_path / "parts" / WEIGHTS).read_bytes() == (tmp_path / "whole" / WEIGHTS).read_bytes()
+    same_bits(lambda: experiments.task(TINY), tmp_path, (1, 3))
 
 
 def test_the_loss_has_both_classifiers() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -32,12 +31,8 @@ def _store(figure: Figure, path: Path) -> None:
     files.write(path, content.getvalue())
 
 
-def movement(folder: Path, rows: Sequence[str]) -> None:
-    """mix.png: the weight of every operation on every edge, epoch by epoch, from the metrics of a search."""
-    epochs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    history = [epoch["mix"] for epoch in epochs if "mix" in epoch]
-    if not history:
-        return
+def movement(history: Sequence[Any], rows: Sequence[str], folder: Path) -> None:
+    """mix.png: the weight of every operation on every edge, epoch by epoch."""
     figure = Figure(figsize=(1.15 * len(EDGES) + 1, 1.15 * len(rows) + 1.2), layout="constrained")
     panels = figure.subplots(len(rows), len(EDGES), sharex=True, sharey=True, squeeze=False)
     numbers = range(1, len(history) + 1)

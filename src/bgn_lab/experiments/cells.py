@@ -10,11 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bgn import checks
-from bgn_lab import data as data_sets
 from bgn_lab import paper
-from bgn_lab.data.sources import Batch, Data, InMemory, Source, generator
+from bgn_lab.data.sources import Data, InMemory, Source
 from bgn_lab.recipe import Recipe
-from bgn_lab.training import loop
 
 SIZE = 32
 
@@ -81,23 +79,6 @@ def padded(data: Data) -> Data:
 
     shape = C, max(H, SIZE), max(W, SIZE)
     return replace(data, shape=shape, train=larger(data.train), validation=larger(data.validation), test=larger(data.test))
-
-
-def halves(recipe: Recipe) -> Data:
-    """For searching: training and validation images, which the search learns from too, both with crops and flips."""
-    data = padded(data_sets.load(recipe))
-    assert isinstance(data.train, InMemory)
-    assert isinstance(data.validation, InMemory)
-    return replace(data, validation=replace(data.validation, pad=data.train.pad, flip=data.train.flip))
-
-
-def other_half(data: Data, recipe: Recipe) -> Batch:
-    """A batch of the validation images, drawn from torch's generator, which every step seeds anew."""
-    source = data.validation
-    assert isinstance(source, InMemory)
-    draws = generator(int(torch.randint(2**31, ())))
-    index = torch.randperm(len(source), generator=draws)[: recipe.batch_size]
-    return loop.Prepare(data, recipe)(source.augmented(index, draws))
 
 
 def cosine(recipe: CellsRecipe, epoch: int) -> float:

@@ -1,15 +1,12 @@
 """Search for cells by many agents (MANAS, Carlucci et al. 2019; the paper trains a network that it found).
 
-Every edge of every cell has an agent that chooses one operation, so that each step computes one path and not a mixture. The
-weights of the path learn from one half of the training images; the loss of the same path on the other half tells all agents how
-they did.
+Every edge of every cell has an agent that chooses one operation, so that each step computes one path and not a mixture. The loss
+of the path on the half of the images that it did not learn from tells all agents how they did.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -17,16 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bgn import checks
-from bgn_lab import agents, files, norms, paper
+from bgn_lab import agents, paper
 from bgn_lab.data.sources import Batch, Data
-from bgn_lab.experiments import cell_pictures
-from bgn_lab.experiments.cells import CellsRecipe, cosine, halves, other_half
-from bgn_lab.experiments.darts import GENOTYPE
-from bgn_lab.genotype import EDGES, OPERATIONS, Edge, Genotype, derive
+from bgn_lab.experiments.search import Mix, Search, SearchRecipe
+from bgn_lab.genotype import EDGES, OPERATIONS, Cell, Edge, Genotype, derive
 from bgn_lab.models.cells import SearchNetwork
-from bgn_lab.recipe import Measure, Recipe
-from bgn_lab.training.loop import Learned, classify
-from bgn_lab.training.task import Scoring, Task
+from bgn_lab.recipe import Recipe
+from bgn_lab.training.task import Scoring
 
 Credit = Literal["squares", "weights"]
 Keep = Literal["two", "all"]
@@ -36,47 +30,32 @@ TEMPERATURES = 1000.0, 200.0  # at the beginning and at the end
 
 
 @dataclass(frozen=True)
-class ManasRecipe(CellsRecipe):
+class ManasRecipe(SearchRecipe):
     """Search for a genotype by agents."""
 
     experiment: ClassVar[str] = "manas-search"
 
     groups: int | None = None
     """G of bgn, gn or gbgn; by default the paper's: 32 (gn), 64 (bgn)"""
-    batch_size: int = 64
-    """images that are normalised together"""
-    epochs: int = 50
-    """passes over the half of the training images that weights learn from"""
-    least_lr: float = 0.001
-    """what the learning rate falls to along a cosine, epoch by epoch"""
     credit: Credit = "squares"
     """how agents learn what their choices contributed: squares (MANAS-LS) or importance weights (MANAS)"""
     window: int = 256
     """rounds that the least squares are over; policies stay uniform for the first quarter of as many"""
     keep: Keep = "two"
     """edges of a found cell: the two strongest of each node, or all"""
-    validation: float = 0.5
-    """share of the training images that the agents learn from"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.one_of("credit", self.credit, get_args(Credit))
         checks.one_of("keep", self.keep, get_args(Keep))
         checks.positive_int("window", self.window)
-        if not 0 < self.validation < 1:
-            raise ValueError(f"validation={self.validation}: the agents learn from it; expected a share above 0 and below 1")
-        if self.simulate_workers > 1 or self.accumulate > 1 or self.compile:
-            raise ValueError("a search by agents runs with one worker, without accumulate and without compile")
+        if self.compile:
+            raise ValueError("compile=True: every step takes another path; expected False")
 
     @property
     def usual_groups(self) -> int | None:
         """The paper's."""
         return paper.EXPERIMENT_GROUPS["manas"].get(self.norm)
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Of the path of the most probable operations; what it is worth, training what was found tells."""
-        return (Measure("validation_accuracy", "validation accuracy"),)
 
 
 class OnePath(nn.Module):
@@ -95,23 +74,18 @@ class OnePath(nn.Module):
         return logits
 
 
-class Manas(Task):
-    """Classification by one path at a time."""
+class Manas(Search):
+    """One path at a time."""
 
     recipe: ManasRecipe
-    judged = "validation_accuracy"
 
-    @staticmethod
-    def load(recipe: Recipe) -> Data:
-        """Both halves with crops and flips."""
-        return halves(recipe)
+    def __init__(self, recipe: Recipe, data: Data) -> None:
+        super().__init__(recipe, data)
+        self.rows = [f"cell {i + 1}" for i in range(self.recipe.cells)]
 
     def network(self) -> nn.Module:
         """With all operations, of which one path is computed."""
-        r, data = self.recipe, self.data
-        self.clip = r.clip
-        assert r.width is not None
-        return OnePath(SearchNetwork(r.width, r.cells, len(data.classes), norms.constructor(r), data.shape[0]))
+        return OnePath(self.all_operations())
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Weights that are not on the path have no gradient, and stay; torch's fused SGD wants all or none to have momentum."""
@@ -127,8 +101,7 @@ class Manas(Task):
     def example(self, model: nn.Module, batch: Batch) -> Batch:
         """The agents hear of the step before, and choose anew."""
         self._hear(model)
-        chosen = agents.sample(self.plan)
-        self._take(model, chosen)
+        self._take(model, agents.sample(self.plan))
         self.plan["waiting"].fill_(True)
         model.train()
         return batch
@@ -143,7 +116,7 @@ class Manas(Task):
             return
         r, chosen = self.recipe, model.get_buffer("path").flatten().cpu()
         model.train()  # with the statistics of the batch: running ones are of rarely taken paths
-        x, y = other_half(self.data, r)
+        x, y = self.other_half()
         loss = float(F.cross_entropy(model(x).float(), y))
         agents.remember(self.plan, chosen, loss)
         rounds = int(self.plan["rounds"])
@@ -155,47 +128,24 @@ class Manas(Task):
             agents.learn_by_squares(self.plan)
         self.plan["waiting"].fill_(False)
 
-    def loss(self, network: nn.Module, batch: Batch) -> Learned:
-        """Of the path."""
-        return classify(network, batch)
-
-    def rate(self, epoch: int, step: int, steps: int) -> float:  # noqa: ARG002
-        """Epoch by epoch."""
-        return cosine(self.recipe, epoch)
-
     def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:
-        """How the most probable path does on the other half, and the policies."""
+        """Of the most probable path."""
         torch.manual_seed(self.recipe.seed + len(history))
         self._hear(model)
-        policy = self.plan["policy"].view(self.recipe.cells, len(EDGES), len(OPERATIONS))
-        self._take(model, policy.argmax(-1).flatten())
-        plain = [[[round(p, 5) for p in row] for row in cell] for cell in policy.tolist()]
-        return {**self.validation(score), "mix": plain}
+        self._take(model, self.plan["policy"].argmax(-1))
+        return super().measure(history, model, score)
 
-    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """What was found."""
-        return {**super().summary(history), "genotype": self._found().to_json() if self.plan else None}
+    def mix(self, model: nn.Module) -> Mix:  # noqa: ARG002
+        """The policies."""
+        found: Mix = self.plan["policy"].view(self.recipe.cells, len(EDGES), len(OPERATIONS)).tolist()
+        return found
 
-    def _found(self) -> Genotype:
-        cells = self.plan["policy"].view(self.recipe.cells, len(EDGES), len(OPERATIONS)).tolist()
-        if self.recipe.keep == "two":
-            return Genotype(cells=tuple(map(derive, cells)))
-        return Genotype(cells=tuple(map(_all_edges, cells)))
-
-    def said(self, result: dict[str, Any]) -> str:
-        """Of the most probable path."""
-        return (
-            f"validation accuracy of the most probable path {result['validation_accuracy']:.2%}; what was found is in {GENOTYPE}"
-        )
-
-    def illustrate(self, model: nn.Module, folder: Path) -> None:  # noqa: ARG002
-        """The genotype as a file, and its cells."""
-        files.write(folder / GENOTYPE, json.dumps(self._found().to_json()).encode())
-        cell_pictures.write(self._found(), folder)
-        cell_pictures.movement(folder, [f"cell {i + 1}" for i in range(self.recipe.cells)])
+    def found(self, mix: Mix) -> Genotype:
+        """A cell of its own for each."""
+        return Genotype(cells=tuple(derive(cell) if self.recipe.keep == "two" else _all_edges(cell) for cell in mix))
 
 
-def _all_edges(policy: list[list[float]]) -> tuple[tuple[Edge, ...], ...]:
+def _all_edges(policy: list[list[float]]) -> Cell:
     """With the most probable operation on each."""
     best = [OPERATIONS[max(range(len(row)), key=row.__getitem__)] for row in policy]
     nodes: dict[int, list[Edge]] = {}

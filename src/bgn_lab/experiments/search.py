@@ -1,0 +1,120 @@
+"""What searches for cells have in common, by gradients or by agents: two halves of the images, and a genotype in the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bgn_lab import data as data_sets
+from bgn_lab import files, norms
+from bgn_lab.data.sources import Batch, Data, InMemory, generator
+from bgn_lab.experiments import cell_pictures
+from bgn_lab.experiments.cells import CellsRecipe, cosine, padded
+from bgn_lab.genotype import Genotype
+from bgn_lab.models.cells import SearchNetwork
+from bgn_lab.recipe import Measure, Recipe
+from bgn_lab.training import loop
+from bgn_lab.training.task import Scoring, Task
+
+GENOTYPE = "genotype.json"
+Mix = list[list[list[float]]]  # (kinds of cells or cells, 14, 8) weights of operations
+
+
+@dataclass(frozen=True)
+class SearchRecipe(CellsRecipe):
+    """A search; see the recipes that go on from this one."""
+
+    batch_size: int = 64
+    """images that are normalised together"""
+    epochs: int = 50
+    """passes over the half of the training images that weights learn from"""
+    least_lr: float = 0.001
+    """what the learning rate falls to along a cosine, epoch by epoch"""
+    validation: float = 0.5
+    """share of the training images that the architecture learns from"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.validation < 1:
+            raise ValueError(f"validation={self.validation}: the architecture learns from it; expected a share between 0 and 1")
+        for name, only in {"amp": False, "simulate_workers": 1, "accumulate": 1}.items():
+            if getattr(self, name) != only:
+                raise ValueError(f"{name}={getattr(self, name)} has no meaning for a search; expected {only}")
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Of the network that is searched in; what was found is worth, training it tells."""
+        return (Measure("validation_accuracy", "validation accuracy"),)
+
+
+class Search(Task):
+    """Weights learn from one half of the training images, the architecture from the other, in turns."""
+
+    recipe: SearchRecipe
+    judged = "validation_accuracy"
+    rows: Sequence[str]  # what the kinds of cells are called
+
+    @staticmethod
+    def load(recipe: Recipe) -> Data:
+        """Both halves with crops and flips."""
+        data = padded(data_sets.load(recipe))
+        assert isinstance(data.train, InMemory)
+        assert isinstance(data.validation, InMemory)
+        return replace(data, validation=replace(data.validation, pad=data.train.pad, flip=data.train.flip))
+
+    def all_operations(self) -> SearchNetwork:
+        """The network to search in."""
+        r, data = self.recipe, self.data
+        self.clip = r.clip
+        assert r.width is not None
+        return SearchNetwork(r.width, r.cells, len(data.classes), norms.constructor(r), data.shape[0])
+
+    def other_half(self) -> Batch:
+        """A batch for the architecture, drawn from torch's generator, which every step seeds anew."""
+        source = self.data.validation
+        assert isinstance(source, InMemory)
+        draws = generator(int(torch.randint(2**31, ())))
+        index = torch.randperm(len(source), generator=draws)[: self.recipe.batch_size]
+        return loop.Prepare(self.data, self.recipe)(source.augmented(index, draws))
+
+    def rate(self, epoch: int, step: int, steps: int) -> float:  # noqa: ARG002
+        """Epoch by epoch."""
+        return cosine(self.recipe, epoch)
+
+    def mix(self, model: nn.Module) -> Mix:
+        """What the architecture is now."""
+        raise NotImplementedError
+
+    def found(self, mix: Mix) -> Genotype:
+        """What that comes down to."""
+        raise NotImplementedError
+
+    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:  # noqa: ARG002
+        """How the network does on the other half, and what the architecture is."""
+        mix = self.mix(model)
+        return {**self.validation(score), "mix": [[[round(p, 5) for p in row] for row in cell] for cell in mix]}
+
+    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+        """With what was found."""
+        mix = history[-1].get("mix")
+        return {**super().summary(history), "genotype": None if mix is None else self.found(mix).to_json()}
+
+    def said(self, result: dict[str, Any]) -> str:
+        """Where the genotype is."""
+        return f"validation accuracy in the search {result['validation_accuracy']:.2%}; what was found is in {GENOTYPE}"
+
+    def illustrate(self, model: nn.Module, folder: Path) -> None:  # noqa: ARG002
+        """The genotype as a file, its cells, and how the search moved."""
+        epochs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        history = [epoch["mix"] for epoch in epochs if "mix" in epoch]
+        if history:
+            genotype = self.found(history[-1])
+            files.write(folder / GENOTYPE, json.dumps(genotype.to_json()).encode())
+            cell_pictures.write(genotype, folder)
+            cell_pictures.movement(history, self.rows, folder)

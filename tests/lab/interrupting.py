@@ -1,0 +1,27 @@
+"""A run that is interrupted within an epoch and goes on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bgn_lab.training.run import WEIGHTS, Watcher, run
+from bgn_lab.training.stopping import Interrupted
+from bgn_lab.training.task import Task
+
+
+def same_bits(make: Callable[[], Task], folder: Path, at: tuple[int, int]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run a task whole, and in parts: interrupted at (epoch, step). Both end with the same weights; their results."""
+    whole = run(make(), folder / "whole")
+
+    def stop(epoch: int, step: int) -> None:
+        if (epoch, step) == at:
+            raise Interrupted(130)
+
+    with pytest.raises(Interrupted):
+        run(make(), folder / "parts", Watcher(step=stop))
+    assert (folder / "parts" / "checkpoint.safetensors").exists()
+    parts = run(make(), folder / "parts")
+    assert (folder / "parts" / WEIGHTS).read_bytes() == (folder / "whole" / WEIGHTS).read_bytes()
+    return whole, parts
