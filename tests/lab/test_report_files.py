@@ -14,10 +14,12 @@ from rich.console import Console
 
 from bgn_lab import paper
 from bgn_lab.cli import main
+from bgn_lab.recipe import Recipe
 from bgn_lab.report import figures, text
-from bgn_lab.report.collect import collect
+from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.comparison import Comparison, compare
 from bgn_lab.report.page import page
+from bgn_lab.report.write import write
 from tests.lab.report_runs import GRID, UNFINISHED, grid, make
 
 VOID = {"meta", "img", "source", "br", "link"}
@@ -128,6 +130,33 @@ def test_results_agree(folder: Path, found: Comparison) -> None:
         assert (cell["did_not_converge"], cell["best"]) == (own.failed, own.best)
         assert [run["result"] for run in cell["runs"]] == [run.result for run in own.runs]
         assert [run["folder"] for run in cell["runs"]] == [run.folder.name for run in own.runs]
+
+
+def test_results_name_files_but_not_where_they_lay(tmp_path: Path) -> None:
+    recipe = Recipe(data=str(_archive(tmp_path / "mine.npz")))
+    about = {"command": ["bgn", "compare", "--data", str(tmp_path / "mine.npz"), "--out", "runs"]}
+    result = {
+        "status": "finished",
+        "reason": "",
+        "test_accuracy": 0.5,
+        "chance": 0.1,
+        "floor": 0.2,
+        "normalisers": [],
+        "seconds": 1.0,
+    }
+    run = Run(tmp_path / "one", recipe, about, (), {**result, "images": {"train": 9, "validation": 1, "test": 9}})
+    write([run], tmp_path / "out")
+    (written,) = json.loads((tmp_path / "out" / "results.json").read_text())
+    (own,) = written["cells"][0]["runs"]
+    assert own["recipe"]["root"] == "mine.npz"
+    assert own["about"]["command"] == ["bgn", "compare", "--data", "mine.npz", "--out", "runs"]
+    for name in ("results.json", "table.md", "report.html"):
+        assert str(tmp_path) not in (tmp_path / "out" / name).read_text()
+
+
+def _archive(path: Path) -> Path:
+    path.touch()
+    return path
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -14,6 +14,8 @@ from bgn_lab.report.collect import Run
 from bgn_lab.report.comparison import Comparison, compare
 from bgn_lab.report.page import page
 
+PLACES = ("root", "weights")  # fields of a recipe that are paths
+
 
 def write(runs: Sequence[Run], out: Path) -> list[Comparison]:
     """results.json, table.md, pictures and report.html; the comparisons that they show."""
@@ -29,24 +31,29 @@ def write(runs: Sequence[Run], out: Path) -> list[Comparison]:
     return comparisons
 
 
+def _run(run: Run) -> dict[str, Any]:
+    """With the names of files, but not where they lay: a report may be published."""
+    recipe = {name: Path(value).name if name in PLACES and value else value for name, value in run.recipe.to_json().items()}
+    command = [Path(word).name if Path(word).is_absolute() else word for word in run.about.get("command", [])]
+    about = {**run.about, **({"command": command} if command else {})}
+    return {"folder": run.folder.name, "recipe": recipe, "result": run.result, "about": about}
+
+
 def _plain(found: Comparison) -> dict[str, Any]:
-    def of(cell: Cell) -> dict[str, Any]:
+    def of(cell: Cell, first: bool) -> dict[str, Any]:
         return {
             "accuracy": None if cell.accuracy is None else asdict(cell.accuracy),
             "difference_to_bn": None if cell.difference is None else asdict(cell.difference),
             "did_not_converge": cell.failed,
             "best": cell.best,
-            "runs": [
-                {"folder": run.folder.name, "recipe": run.recipe.to_json(), "result": run.result, "about": run.about}
-                for run in cell.runs
-            ],
+            **({"runs": [_run(run) for run in cell.runs]} if first else {}),  # of further measures the same
         }
 
     return {
         "title": found.title(),
         "caption": found.caption(),
         "cells": [
-            {"normaliser": label, "place": column.place, "measure": column.measure.key, **of(cell)}
+            {"normaliser": label, "place": column.place, "measure": column.measure.key, **of(cell, column in found.firsts)}
             for (label, column), cell in found.cells.items()
         ],
     }
