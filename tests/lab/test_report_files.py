@@ -141,7 +141,7 @@ def test_results_name_files_but_not_where_they_lay(tmp_path: Path) -> None:
         "test_accuracy": 0.5,
         "chance": 0.1,
         "floor": 0.2,
-        "normalisers": [],
+        "normalisers": [{"layer": "bn1", "shape": [4, 2, 2], "G": 4, "instances": 8, "acts_as": "BN"}],
         "seconds": 1.0,
     }
     run = Run(tmp_path / "one", recipe, about, (), {**result, "images": {"train": 9, "validation": 1, "test": 9}})
