@@ -25,6 +25,11 @@ class Run:
     result: dict[str, Any] | None
 
     @property
+    def command(self) -> list[str]:
+        """That started it, with the names of files, but not where they lay: a report may be published."""
+        return [Path(word).name if Path(word).is_absolute() else word for word in self.about.get("command", [])]
+
+    @property
     def failed(self) -> bool:
         """Whether it is over and did not converge."""
         return self.result is not None and self.result["status"] == NOT_CONVERGED

@@ -165,8 +165,8 @@ def _machine(run: Run) -> dict[str, str]:
     about = {name: str(value) for name, value in run.about.items() if name not in ("command", "git")}
     if git := run.about.get("git"):
         about["source"] = git["commit"][:12] + (", changed" if git["changed"] else "")
-    if command := run.about.get("command"):
-        about["command"] = shlex.join(command)
+    if run.command:
+        about["command"] = shlex.join(run.command)
     return about
 
 

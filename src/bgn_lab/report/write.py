@@ -32,10 +32,9 @@ def write(runs: Sequence[Run], out: Path) -> list[Comparison]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    """With the names of files, but not where they lay: a report may be published."""
+    """As plain values, with names of files as in the command."""
     recipe = {name: Path(value).name if name in PLACES and value else value for name, value in run.recipe.to_json().items()}
-    command = [Path(word).name if Path(word).is_absolute() else word for word in run.about.get("command", [])]
-    about = {**run.about, **({"command": command} if command else {})}
+    about = {**run.about, **({"command": run.command} if run.command else {})}
     return {"folder": run.folder.name, "recipe": recipe, "result": run.result, "about": about}
 
 
