@@ -12,7 +12,9 @@ from bgn_lab import experiments
 from bgn_lab.experiments.darts import ALPHAS, DartsRecipe
 from bgn_lab.experiments.search import GENOTYPE
 from bgn_lab.genotype import EDGES, NONE, OPERATIONS, Edge, derive, find
+from bgn_lab.training.run import run
 from tests.lab.interrupting import same_bits
+from tests.lab.small_images import small
 
 TINY = DartsRecipe(norm="bgn", groups=4, width=4, cells=3, epochs=2, batch_size=16, limit=128, arch_lr=0.01, order="first")
 
@@ -34,12 +36,12 @@ def test_the_strongest_two_edges_of_each_node() -> None:
 
 @pytest.mark.parametrize("order", ["first", "second"])
 def test_interrupted_it_ends_with_the_same_bits(order: Any, tmp_path: Path) -> None:
-    whole, parts = same_bits(lambda: experiments.task(replace(TINY, order=order, limit=96)), tmp_path, (1, 2))
+    whole, parts = same_bits(lambda: small(replace(TINY, order=order, limit=96)), tmp_path, (1, 2))
     assert parts["genotype"] == whole["genotype"]
 
 
 def test_what_a_search_leaves(tmp_path: Path) -> None:
-    result = experiments.run(TINY, tmp_path)
+    result = run(small(TINY), tmp_path)
     assert find(str(tmp_path / GENOTYPE)).to_json() == result["genotype"]
     epochs = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     first, last = (torch.tensor(epoch["mix"]) for epoch in epochs)
@@ -51,7 +53,7 @@ def test_what_a_search_leaves(tmp_path: Path) -> None:
 
 
 def test_weights_and_architecture_have_optimizers_of_their_own() -> None:
-    task = experiments.task(TINY)
+    task = small(TINY)
     model = task.build()
     weights, others = task.optimizer(model), task.others(model)
     alphas = others[ALPHAS].param_groups[0]["params"]
@@ -60,7 +62,7 @@ def test_weights_and_architecture_have_optimizers_of_their_own() -> None:
     before = alphas[0].detach().clone()
     task.begin(0, model)
     torch.manual_seed(0)
-    x, y = torch.randn(16, 1, 32, 32), torch.arange(16) % 10
+    x, y = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
     found = task.example(model, (x, y))
     assert found[0] is x
     assert not torch.equal(alphas[0], before)

@@ -11,20 +11,22 @@ from bgn_lab import experiments
 from bgn_lab.experiments.manas import ManasRecipe
 from bgn_lab.experiments.search import GENOTYPE
 from bgn_lab.genotype import EDGES, OPERATIONS, find
+from bgn_lab.training.run import run
 from tests.lab.interrupting import same_bits
+from tests.lab.small_images import small
 
 TINY = ManasRecipe(norm="bgn", groups=4, width=4, cells=3, epochs=2, batch_size=16, limit=160, window=8)
 
 
 @pytest.mark.parametrize("credit", ["squares", "weights"])
 def test_interrupted_it_ends_with_the_same_bits(credit: Any, tmp_path: Path) -> None:
-    whole, parts = same_bits(lambda: experiments.task(replace(TINY, credit=credit)), tmp_path, (1, 3))
+    whole, parts = same_bits(lambda: small(replace(TINY, credit=credit)), tmp_path, (1, 3))
     assert parts["genotype"] == whole["genotype"]
     assert find(str(tmp_path / "parts" / GENOTYPE)).to_json() == parts["genotype"]
 
 
 def begun(recipe: ManasRecipe = TINY) -> tuple[Any, Any, Any]:
-    task: Any = experiments.task(recipe)
+    task: Any = small(recipe)
     model = task.build()
     optimizer = task.optimizer(model)
     task.begin(0, model)
@@ -33,7 +35,7 @@ def begun(recipe: ManasRecipe = TINY) -> tuple[Any, Any, Any]:
 
 def test_agents_hear_of_a_path_after_its_step() -> None:
     task, model, _ = begun()
-    batch = torch.randn(16, 1, 32, 32), torch.arange(16) % 10
+    batch = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
     task.example(model, batch)
     first = model.path.clone()
     assert int(task.plan["rounds"]) == 0
@@ -46,7 +48,7 @@ def test_agents_hear_of_a_path_after_its_step() -> None:
 
 def test_only_the_weights_of_the_path_learn() -> None:
     task, model, optimizer = begun()
-    batch = torch.randn(16, 1, 32, 32), torch.arange(16) % 10
+    batch = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
     task.example(model, batch)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     task.loss(model, batch)[0].backward()
@@ -64,7 +66,7 @@ def test_policies_begin_uniform_and_move() -> None:
     task, model, _ = begun()
     uniform = task.plan["policy"].clone()
     assert uniform.shape == (3 * 14, 8)
-    batch = torch.randn(16, 1, 32, 32), torch.arange(16) % 10
+    batch = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
     task.example(model, batch)
     task.example(model, batch)
     assert torch.equal(task.plan["policy"], uniform), "not before a quarter of the window"
@@ -74,7 +76,7 @@ def test_policies_begin_uniform_and_move() -> None:
 
 
 def test_all_edges_or_two(tmp_path: Path) -> None:
-    both = {keep: experiments.run(replace(TINY, keep=keep, epochs=1), tmp_path / keep) for keep in ("two", "all")}  # type: ignore[arg-type]
+    both = {keep: run(small(replace(TINY, keep=keep, epochs=1)), tmp_path / keep) for keep in ("two", "all")}  # type: ignore[arg-type]
     assert all(len(result["genotype"]["cells"]) == 3 for result in both.values())
     assert [len(node) for node in both["two"]["genotype"]["cells"][0]] == [2, 2, 2, 2]
     assert [len(node) for node in both["all"]["genotype"]["cells"][0]] == [2, 3, 4, 5]

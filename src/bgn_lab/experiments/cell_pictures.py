@@ -33,7 +33,9 @@ def _store(figure: Figure, path: Path) -> None:
 
 def movement(history: Sequence[Any], rows: Sequence[str], folder: Path) -> None:
     """mix.png: the weight of every operation on every edge, epoch by epoch."""
-    figure = Figure(figsize=(1.15 * len(EDGES) + 1, 1.15 * len(rows) + 1.2), layout="constrained")
+    high = 1.15 * len(rows) + 1.3
+    figure = Figure(figsize=(1.15 * len(EDGES) + 1, high))
+    figure.subplots_adjust(left=0.05, right=0.99, bottom=0.9 / high, top=1 - 0.3 / high, wspace=0.08, hspace=0.12)
     panels = figure.subplots(len(rows), len(EDGES), sharex=True, sharey=True, squeeze=False)
     numbers = range(1, len(history) + 1)
     for i, row in enumerate(rows):
@@ -47,9 +49,9 @@ def movement(history: Sequence[Any], rows: Sequence[str], folder: Path) -> None:
                 panels[i, j].set_title(f"{NAMES[state]} → {NAMES[to]}", fontsize=7)
             panels[i, j].tick_params(labelsize=6)
         panels[i, 0].set_ylabel(row, fontsize=8)
-    figure.supxlabel("epoch", fontsize=8)
+    figure.text(0.52, 0.5 / high, "epoch", ha="center", fontsize=8)
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(OPERATIONS), fontsize=8, frameon=False)
+    figure.legend(handles, labels, loc="lower center", ncols=len(OPERATIONS), fontsize=8, frameon=False)
     _store(figure, folder / "mix.png")
 
 
