@@ -36,9 +36,10 @@ def task(recipe: AdaptationRecipe = TINY) -> Adaptation:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("norm", ["bn", "bgn", "gn"])
+@pytest.mark.parametrize("norm", ["bn", "bgn"])
 def test_it_beats_the_source_alone(norm: str, tmp_path: Path) -> None:
-    """With the settings that the command has for the images that ship; by far more than 5 points."""
+    """With the settings that the command has for the images that ship; by far more than 5 points. GN, whose statistics are each
+    image's own, takes these textures for what they are even without: it gains nothing."""
     recipe = replace(Command.PRESETS["laptop"], norm=norm, epochs=7)
     assert isinstance(recipe, AdaptationRecipe)
     adapted = experiments.run(recipe, tmp_path / "adapted")
