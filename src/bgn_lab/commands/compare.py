@@ -39,7 +39,7 @@ class Compare:
     """
 
     experiment: str = "classification"
-    """classification, adversarial, fewshot or adaptation"""
+    """classification, adversarial, fewshot, adaptation or nas-train"""
     preset: str = "laptop"
     """where options are not given: laptop (minutes for each run), or another of `bgn run EXPERIMENT`, such as paper"""
     data: str | None = None
@@ -124,7 +124,7 @@ class Compare:
 
     def _base(self) -> Recipe:
         """What the runs have in common: the preset's, and what is given."""
-        checks.one_of("experiment", self.experiment, tuple(experiments.EXPERIMENTS))
+        checks.one_of("experiment", self.experiment, [name for name in experiments.EXPERIMENTS if not name.endswith("-search")])
         presets = {"laptop": Recipe(epochs=2)} if self.experiment == "classification" else PRESETS[self.experiment]
         checks.one_of("preset", self.preset, tuple(presets))
         preset = presets[self.preset]
