@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bgn import checks
+from bgn_lab import machine
 from bgn_lab.recipe import Recipe
 
 _stop: Event | None = None  # of a worker process
@@ -56,7 +57,7 @@ def _set_up(stop: Event, threads: int) -> None:
 def jobs_for(wanted: int | None, device: str) -> int:
     """Runs side by side: as wanted; otherwise one per core on the CPU, one on other devices."""
     if wanted is None:
-        return (os.cpu_count() or 1) if device == "cpu" else 1
+        return machine.cores() if device == "cpu" else 1
     checks.positive_int("jobs", wanted)
     return wanted
 
@@ -85,7 +86,7 @@ def run(
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
     stop = context.Event()
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, machine.cores() // jobs)
     waiting: dict[Future[dict[str, Any]], tuple[str, Recipe]] = {}
     with ProcessPoolExecutor(jobs, context, _set_up, (stop, threads)) as pool:
         try:

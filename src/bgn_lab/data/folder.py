@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import signal
 import warnings
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from bgn_lab import files
+from bgn_lab import files, machine
 from bgn_lab.data.sources import Batch, generator, rebatch
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
@@ -66,7 +65,7 @@ class Files:
     def _decoded(self, order: Tensor, crops: list[int | None], replacing: bool) -> Iterator[Batch]:
         indices = order.tolist()
         tasks = [(indices[i : i + CHUNK], crops[i : i + CHUNK]) for i in range(0, len(indices), CHUNK)]
-        decoders = min(self.decoders, len(tasks), os.cpu_count() or 1)
+        decoders = min(self.decoders, len(tasks), machine.cores())
         decode = _Decode(self.paths, self.size, replacing and self.damaged == "skip")
         loader: Any = DataLoader(
             decode, batch_size=None, sampler=tasks, num_workers=decoders, worker_init_fn=_deaf,  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bgn_lab import machine
 from bgn_lab.training.stopping import INTERRUPTED, REQUEUE
 
 REFUSED = 2  # bad input: it would be bad again
@@ -24,7 +25,7 @@ def launch(words: Sequence[str], processes: int, restarts: int, console: Console
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what there is to tell is told here
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.cores() // processes)))
     try:
         for attempt in range(restarts + 1):
             code, died = _attempt(words, processes)
