@@ -138,7 +138,9 @@ class Comparison:
         accuracies = [result["test_accuracy"] for result in over if result["test_accuracy"] is not None]
         typical = statistics.median(accuracies) if accuracies else chance
         error = 100 * math.sqrt(typical * (1 - typical) / images["test"])
-        sure = "" if "episodes" in over[0] else f": the standard error of one accuracy is about {error:.1f} points"
+        sure = f": the standard error of one accuracy is about {error:.1f} points"
+        if "episodes" in over[0]:  # which the interval is over, and so knows nothing of seeds
+            sure = f"; seeds of one normaliser are up to {self._between_seeds():.1f} points apart" if len(self.seeds) > 1 else ""
         if isinstance(self.setting, AdaptationRecipe):
             return f"Images: {self._sizes()}. A run that ends within guessing, or whose loss is not finite, did not converge."
         return (
@@ -146,6 +148,14 @@ class Comparison:
             f"Guessing reaches {100 * chance:.1f} %; a run that ends at {100 * over[0]['floor']:.1f} % or "
             "less, or whose loss is not finite, did not converge."
         )
+
+    def _between_seeds(self) -> float:
+        """The largest difference of two runs of one normaliser, in percent."""
+        values = [
+            [run.result[column.measure.key] for run in found.runs if run.result is not None and not run.failed]
+            for (_, column), found in self.cells.items()
+        ]
+        return 100 * max((max(own) - min(own) for own in values if own), default=0.0)
 
     def _sizes(self) -> str:
         """Of the domains."""
