@@ -26,6 +26,7 @@ WEIGHTS, RECIPE = "model.safetensors", "recipe.json"  # what bgn_lab.training, w
 SUFFIXES = (".safetensors", ".pth", ".pt")
 ACCEPTED = "expected a .safetensors, .pth or .pt file, or the folder of a finished run of bgn run classification"
 MEAN, COUNTER = ".running_mean", ".num_batches_tracked"
+STATISTICS = (MEAN, ".running_var")
 
 
 def load(path: Path, build: Callable[[Norm], nn.Module], recipe: Recipe, head: str) -> nn.Module:
@@ -163,9 +164,17 @@ def _fill(model: nn.Module, weights: dict[str, Tensor], norm: str, head: str, fi
     if said:
         raise ValueError(
             f"{file} does not fit ({said}); expected the {len(wanted)} tensors that {name} with norm={norm!r} has"
-            f" beside its head {head!r}"
+            f" beside its head {head!r}{_other_groups(given, wanted)}"
         )
     model.load_state_dict({**own, **given})
+
+
+def _other_groups(given: dict[str, Tensor], wanted: dict[str, tuple[int, ...]]) -> str:
+    """What to do where nothing is wrong but the number of groups, the same in all layers."""
+    wrong = [key for key in wanted if key not in given or tuple(given[key].shape) != wanted[key]]
+    sizes = {given[key].numel() for key in wrong if key in given and key.endswith(STATISTICS)}
+    alone = len(sizes) == 1 and all(key in given and key.endswith(STATISTICS) for key in wrong)
+    return f"; these have groups={sizes.pop()}, so take as many" if alone else ""
 
 
 def _few(keys: list[str]) -> str:
