@@ -65,6 +65,12 @@ def step(name: str, N: int = 8) -> Any:
     return run
 
 
+def high_water() -> float:
+    """Megabytes at the peak of this process, so far."""
+    status = Path("/proc/self/status").read_text()  # getrusage would give the peak of the process that started this one, too
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
 def peak(name: str) -> float:
     """Megabytes at the peak of a training step, in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.network", name]
@@ -81,5 +87,4 @@ if __name__ == "__main__":
     run = step(sys.argv[1])
     for _ in range(2):
         run()
-    status = Path("/proc/self/status").read_text()  # getrusage would give the peak of the process that started this one, too
-    print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
+    print(high_water())

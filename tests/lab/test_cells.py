@@ -1,16 +1,19 @@
 """Networks of cells have the sizes of the published ones, and mixing one operation is applying it."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
+from benchmarks.search import straightforward
 from torch import nn
 
 import bgn
 from bgn.factory import NAMES
 from bgn_lab.genotype import NAMED, OPERATIONS, Edge, Genotype
 from bgn_lab.models.cells import FoundCell, FoundNetwork, SearchNetwork, drop_path
-from bgn_lab.models.operations import FactorizedReduce, operation
+from bgn_lab.models.mixture import mixture
+from bgn_lab.models.operations import Alone, FactorizedReduce, operation
 
 
 def plain(C: int, *, affine: bool = True) -> nn.Module:
@@ -38,13 +41,12 @@ def test_parameters_of_the_network_for_searching() -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("searching", [True, False])
-def test_operations(name: str, stride: int, searching: bool) -> None:
+def test_operations(name: str, stride: int) -> None:
     x = torch.randn(2, 8, 8, 8)
-    own = operation(name, 8, stride, plain, searching)
+    own = operation(name, 8, stride, plain)
     assert own(x).shape == (2, 8, 8 // stride, 8 // stride)
     normalised = any(isinstance(m, nn.BatchNorm2d) for m in own.modules())
-    assert normalised == ("conv" in name or ("pool" in name and searching) or (name == "skip_connect" and stride == 2))
+    assert normalised == ("conv" in name or (name == "skip_connect" and stride == 2))
     if name == "none":
         assert not own(x).any()
     if (name, stride) == ("skip_connect", 1):
@@ -77,6 +79,56 @@ def test_mixing_one_operation_is_applying_it() -> None:
     torch.testing.assert_close(model(x, shared), model(x, [shared[i in (1, 3)] for i in range(5)]))
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_mixture_is_the_straightforward_one(layout: torch.memory_format) -> None:
+    """Shared beginnings, dilation by parts and sums in one sweep change nothing: outputs, gradients and running statistics."""
+    torch.manual_seed(0)
+    x, y = torch.randn(4, 3, 16, 16).double().to(memory_format=layout), torch.arange(4)
+    ours = SearchNetwork(4, 4, 10, plain).double().to(memory_format=layout)
+    theirs = straightforward(copy.deepcopy(ours), plain).double()
+    found = []
+    for model in (ours, theirs):
+        alphas = torch.linspace(-1, 1, 224).double().view(2, 14, 8).requires_grad_()
+        logits = model(x, list(alphas.softmax(-1)))
+        loss = nn.functional.cross_entropy(logits, y)
+        found.append((logits, *torch.autograd.grad(loss, [alphas, *model.parameters()])))
+    assert len(found[0]) == len(found[1])
+    for own, other in zip(*found, strict=True):
+        torch.testing.assert_close(own, other)
+    weights = list(alphas.softmax(-1))
+    torch.testing.assert_close(ours.eval()(x, weights), theirs.eval()(x, weights))
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 2, 4, 10), (2, 2, 7, 8), (1, 1, 2, 2)])
+def test_dilation_by_parts_is_dilation(size: int, stride: int, shape: tuple[int, int, int, int]) -> None:
+    torch.manual_seed(0)
+    own = Alone(shape[1], size, stride, 2).double()
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    y, plainly = own(x), nn.Conv2d.forward(own, x)
+    torch.testing.assert_close(y, plainly)
+    g = torch.randn_like(plainly)
+    ours, theirs = (torch.autograd.grad(out, (x, own.weight), g) for out in (y, plainly))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_gradients_of_a_mixture() -> None:
+    torch.manual_seed(0)
+    weights = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    parts = [torch.randn(2, 3, dtype=torch.float64, requires_grad=i != 1) for i in range(3)]
+    torch.testing.assert_close(mixture(weights, parts), sum(w * part for w, part in zip(weights, parts, strict=True)))
+
+    def apply(*all_of_them: torch.Tensor) -> torch.Tensor:
+        return mixture(all_of_them[0], all_of_them[1:])
+
+    assert torch.autograd.gradcheck(apply, (weights, *parts))
+    assert torch.autograd.gradgradcheck(apply, (weights, *parts))
+    assert torch.autograd.gradcheck(apply, (weights.detach(), *parts))
+    last = torch.randn(2, 3, 4, 5, dtype=torch.float64).to(memory_format=torch.channels_last)
+    assert torch.autograd.gradcheck(apply, (weights[:2], last, last.contiguous()))
+
+
 def test_only_what_is_chosen_is_computed() -> None:
     model = SearchNetwork(4, 3, 10, plain)
     seen: list[str] = []
@@ -96,7 +148,7 @@ def test_a_found_network_is_the_mixture_with_the_same_operations() -> None:
     chosen = [[OPERATIONS.index("dil_conv_3x3")] * 14] * 3
     ours = {k: v for k, v in search.state_dict().items() if ".edges." not in k or k.split(".")[4] == "6"}
     theirs = found.state_dict()
-    weights = [v for k, v in ours.items() if "conv" in k or v.dim() == 4]
+    weights = [v for v in ours.values() if v.dim() == 4]
     assert len(weights) == sum(v.dim() == 4 for v in theirs.values())
     with torch.no_grad():
         for own, value in zip([v for v in theirs.values() if v.dim() == 4], weights, strict=True):

@@ -16,7 +16,9 @@ from bgn_lab.training.run import run
 from tests.lab.interrupting import same_bits
 from tests.lab.small_images import small
 
-TINY = DartsRecipe(norm="bgn", groups=4, width=4, cells=3, epochs=2, batch_size=16, limit=128, arch_lr=0.01, order="first")
+TINY = DartsRecipe(
+    norm="bgn", groups=4, width=4, channels_last=False, cells=3, epochs=2, batch_size=16, limit=128, arch_lr=0.01, order="first"
+)
 
 
 def test_the_strongest_two_edges_of_each_node() -> None:
@@ -79,7 +81,7 @@ def test_both_halves_are_augmented_and_have_no_image_in_common() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["bn", "bgn"])
 def test_the_mixture_learns(norm: str, tmp_path: Path) -> None:
-    recipe = replace(TINY, norm=norm, groups=None, width=8, limit=2000, epochs=4, batch_size=32, lr=0.1)
+    recipe = replace(TINY, norm=norm, groups=None, width=8, channels_last=True, limit=2000, epochs=4, batch_size=32, lr=0.1)
     result = experiments.run(recipe, tmp_path)
     assert result["validation_accuracy"] > 0.5
 

@@ -15,7 +15,7 @@ from bgn_lab.training.run import run
 from tests.lab.interrupting import same_bits
 from tests.lab.small_images import small
 
-TINY = ManasRecipe(norm="bgn", groups=4, width=4, cells=3, epochs=2, batch_size=16, limit=160, window=8)
+TINY = ManasRecipe(norm="bgn", groups=4, width=4, channels_last=False, cells=3, epochs=2, batch_size=16, limit=160, window=8)
 
 
 @pytest.mark.parametrize("credit", ["squares", "weights"])
@@ -84,7 +84,7 @@ def test_all_edges_or_two(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_path_learns_and_what_is_found_can_be_trained(tmp_path: Path) -> None:
-    recipe = replace(TINY, groups=None, width=8, limit=2000, epochs=6, batch_size=32, lr=0.1, window=128)
+    recipe = replace(TINY, groups=None, width=8, channels_last=True, limit=2000, epochs=6, batch_size=32, lr=0.1, window=128)
     result = experiments.run(recipe, tmp_path / "search")
     assert result["validation_accuracy"] > 0.3
     network = experiments.recipe(

@@ -17,7 +17,7 @@ from bgn_lab.genotype import NAMED, Genotype
 from bgn_lab.training.run import WEIGHTS
 from tests.lab.interrupting import same_bits
 
-TINY = NasTrainRecipe(norm="bgn", width=4, cells=3, epochs=2, batch_size=32, limit=200, groups=4, cutout=8)
+TINY = NasTrainRecipe(norm="bgn", width=4, channels_last=False, cells=3, epochs=2, batch_size=32, limit=200, groups=4, cutout=8)
 
 
 def test_defaults_are_the_published_ones() -> None:
@@ -38,7 +38,7 @@ def test_groups_of_lists_of_cells(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["bn", "bgn"])
 def test_it_learns(norm: str, tmp_path: Path) -> None:
-    recipe = replace(TINY, norm=norm, groups=None, width=8, epochs=6, limit=1500, lr=0.1, drop_path=0.1)
+    recipe = replace(TINY, norm=norm, groups=None, width=8, channels_last=True, epochs=6, limit=1500, lr=0.1, drop_path=0.1)
     result = experiments.run(recipe, tmp_path)
     assert result["test_accuracy"] > 0.5
     assert result["genotype"] == NAMED["DARTS_V2"].to_json()

@@ -88,7 +88,7 @@ class Compare:
     compile: bool = False
     """torch.compile the networks"""
     channels_last: bool | None = None
-    """channels_last memory format; by default for adversarial and fewshot, where it takes less time on the CPU"""
+    """channels_last memory format; by default for adversarial, fewshot and nas-train, where it takes less time on the CPU"""
     out: Path = Path("runs/compare")
     """folder for results.json, table.md, pictures, report.html and the runs"""
 

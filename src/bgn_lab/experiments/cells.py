@@ -35,6 +35,8 @@ class CellsRecipe(Recipe):
     """weight decay, on all parameters"""
     clip: float = 5.0
     """the largest norm of the gradients"""
+    channels_last: bool = True
+    """channels_last memory format: half the time on the CPU"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

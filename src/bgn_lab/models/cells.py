@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from bgn_lab.genotype import EDGES, INPUTS, NODES, OPERATIONS, Cell, Genotype, reductions
-from bgn_lab.models.operations import FactorizedReduce, convolved, operation
+from bgn_lab.models.mixture import mixture
+from bgn_lab.models.operations import KINDS, FactorizedReduce, beginnings, convolved, operation
 from bgn_lab.norms import AnyNorm
 
 Mix = Tensor | Sequence[int]  # (14, 8) weights of all operations; or, of each edge, the one operation that is computed
+SOMETHING = [i for i, name in enumerate(OPERATIONS) if name != "none"]  # what a mixture adds up
 
 
 def _entrance(C: int, K: int, halve: bool, norm: AnyNorm, affine: bool) -> nn.Module:
@@ -40,27 +43,31 @@ class SearchCell(nn.Module):
     def __init__(self, older: int, old: int, C: int, halved: bool, reduces: bool, norm: AnyNorm) -> None:
         super().__init__()
         self.enter0, self.enter1 = _entrance(older, C, halved, norm, False), _entrance(old, C, False, norm, False)
+        strides = [2 if reduces and state < INPUTS else 1 for state in range(INPUTS + NODES - 1)]
+        self.begins = nn.ModuleList(beginnings(C, stride, norm, True) for stride in strides)
         self.edges = nn.ModuleList(
-            nn.ModuleList(operation(name, C, 2 if reduces and state < INPUTS else 1, norm, True) for name in OPERATIONS)
-            for state, _ in EDGES
+            nn.ModuleList(KINDS[name].goes_on(C, strides[state], norm, False) for name in OPERATIONS) for state, _ in EDGES
         )
 
     def forward(self, s0: Tensor, s1: Tensor, mix: Mix) -> Tensor:
-        states = [self.enter0(s0), self.enter1(s1)]
-        for node in range(INPUTS, INPUTS + NODES):
-            own = [(i, state) for i, (state, to) in enumerate(EDGES) if to == node]
-            states.append(reduce(torch.add, [self._edge(i, states[state], mix) for i, state in own]))
-        return torch.cat(states[INPUTS:], 1)
+        states: list[Tensor] = [self.enter0(s0), self.enter1(s1)]
+        begun: dict[tuple[int, str], Tensor] = {}
 
-    def _edge(self, i: int, x: Tensor, mix: Mix) -> Tensor:
-        operations = self.edges[i]
-        assert isinstance(operations, nn.ModuleList)
-        if not isinstance(mix, Tensor):
-            out: Tensor = operations[mix[i]](x)
+        def apply(i: int, number: int) -> Tensor:
+            (state, _), begins = EDGES[i], KINDS[OPERATIONS[number]].begins
+            if (state, begins) not in begun:  # once for all edges from a state
+                begun[state, begins] = cast(nn.ModuleDict, self.begins[state])[begins](states[state])
+            out: Tensor = cast(nn.ModuleList, self.edges[i])[number](begun[state, begins])
             return out
-        weighted = [w * own(x) for w, own in zip(mix[i], operations, strict=True)]
-        total: Tensor = reduce(torch.add, weighted)
-        return total
+
+        for node in range(INPUTS, INPUTS + NODES):
+            own = [i for i, (_, to) in enumerate(EDGES) if to == node]
+            if isinstance(mix, Tensor):
+                parts = [apply(i, number) for i in own for number in SOMETHING]
+                states.append(mixture(mix[own][:, SOMETHING].flatten(), parts))
+            else:
+                states.append(reduce(torch.add, [apply(i, mix[i]) for i in own]))
+        return torch.cat(states[INPUTS:], 1)
 
 
 class SearchNetwork(nn.Module):
@@ -93,8 +100,7 @@ class FoundCell(nn.Module):
         self.enter0, self.enter1 = _entrance(older, C, halved, norm, True), _entrance(old, C, False, norm, True)
         self.states = [[edge.state for edge in node] for node in cell]
         self.edges = nn.ModuleList(
-            nn.ModuleList(operation(op, C, 2 if reduces and state < INPUTS else 1, norm, False) for op, state in node)
-            for node in cell
+            nn.ModuleList(operation(op, C, 2 if reduces and state < INPUTS else 1, norm) for op, state in node) for node in cell
         )
 
     def forward(self, s0: Tensor, s1: Tensor, drop: float = 0.0) -> Tensor:
