@@ -11,7 +11,7 @@ import torch
 from bgn.partition import Partition
 
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}  # as in native/plan.h
-SLICED, CHANNELS_LAST, POSITIONAL = range(3)  # ways through memory, as in native/plan.h
+SLICED, CHANNELS_LAST, POSITIONAL, BY_ROWS = range(4)  # ways through memory, as in native/plan.h
 _SERIAL = 65536  # elements below which a second thread costs more than it gains
 
 
@@ -53,12 +53,10 @@ def load() -> tuple[Library | None, str]:
 class Plan:
     """How the C code walks through one shape; freed with its last user."""
 
-    def __init__(
-        self, library: Library, part: Partition, dtype: torch.dtype, walk: int, layout: torch.memory_format, positional: bool
-    ) -> None:
-        self.part, self.layout, self.positional = part, layout, positional
+    def __init__(self, library: Library, part: Partition, dtype: torch.dtype, walk: int, layout: torch.memory_format) -> None:
+        self.part, self.layout, self.positional = part, layout, walk in (POSITIONAL, BY_ROWS)
         self.statistics = torch.float64 if dtype == torch.float64 else torch.float32
-        size = part.N * part.P if walk == POSITIONAL else part.B * part.G  # statistics of each sort
+        size = part.N * part.P if self.positional else part.B * part.G  # statistics of each sort
         self.step = size * self.statistics.itemsize  # bytes from one sort to the next
         self.Statistics = ctypes.c_char * (3 * self.step)  # memory for mean, M2 and 1 / standard deviation
         self.serial = part.N * part.D < _SERIAL

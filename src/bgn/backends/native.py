@@ -18,7 +18,7 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
 from bgn.backends import reference
-from bgn.backends.library import CHANNELS_LAST, POSITIONAL, SLICED, TYPES, Library, Plan, load
+from bgn.backends.library import BY_ROWS, CHANNELS_LAST, POSITIONAL, SLICED, TYPES, Library, Plan, load
 from bgn.backends.running import Running, update
 from bgn.moments import Moments
 from bgn.partition import Partition
@@ -115,14 +115,11 @@ def _plan(x: Tensor, part: Partition | None) -> Plan:
             _plans.clear()
         layout = torch.contiguous_format if contiguous else _LAST[x.dim()]
         positions = x[0, 0].numel()
-        walk = SLICED if contiguous and positions > 1 else CHANNELS_LAST
-        positional = part is None
-        if part is None and walk == SLICED:
-            part, walk = Partition(len(x), x.shape[1], positions, 1, 1, True), POSITIONAL
-        elif part is None:  # one block per position
-            M = len(x) * positions
-            part = Partition(M, x.shape[1], 1, M, 1, True)
-        plan = _plans[key] = Plan(library, part, x.dtype, walk, layout, positional)
+        together = contiguous and positions > 1  # the positions of a channel
+        walk = SLICED if together else CHANNELS_LAST
+        if part is None:
+            part, walk = Partition(len(x), x.shape[1], positions, 1, 1, True), POSITIONAL if together else BY_ROWS
+        plan = _plans[key] = Plan(library, part, x.dtype, walk, layout)
     return plan
 
 

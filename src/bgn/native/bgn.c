@@ -123,7 +123,7 @@ static void update(const bgn_plan *p, const void *mean, const void *m2, void *ru
 
 /* stats receives mean, m2 and rstd, each (B, G), for PN each (N, P) and no m2; running_mean may be NULL */
 int bgn_forward(const bgn_plan *p, const void *x, void *y, const void *w, const void *b, int low, double eps, void *stats, void *running_mean, void *running_var, double momentum, i64 *counter, int threads) {
-    i64 size = (p->walk == POSITIONAL ? p->N * p->P : p->B * p->G) * (p->type == F64 ? 8 : 4);
+    i64 size = (p->walk >= POSITIONAL ? p->N * p->P : p->B * p->G) * (p->type == F64 ? 8 : 4);
     void *mean = stats, *m2 = (char *)stats + size, *rstd = (char *)stats + 2 * size;
     advise(p, y);
     int failed;

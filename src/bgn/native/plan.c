@@ -11,7 +11,7 @@ enum {
     STREAM_BYTES = 16 << 20, /* of an output that is not in a cache any more when it is read (asking the system is no use: virtual
                                 machines report the cache of the host) */
     CHUNKS = 128,        /* chunks of a block, at most */
-    BUNDLES = 64,        /* bundles of blocks or tiles, at most */
+    BUNDLES = 64,        /* bundles of blocks, tiles or rows, at most */
 };
 
 static const i64 ITEM[] = {4, 8, 2, 2}; /* bytes of an element, by type */
@@ -86,6 +86,8 @@ static void plan_positional(bgn_plan *p) {
     p->bundles = least(BUNDLES, p->N * p->chunks);
 }
 
+static void plan_rows(bgn_plan *p) { p->bundles = most(least(BUNDLES, p->N * p->P), 1); }
+
 static i64 *integers(i64 n) { return malloc((size_t)n * sizeof(i64)); }
 
 /* whole: groups are made of whole channels, also where G does not divide C. NULL where memory ran out. */
@@ -95,6 +97,7 @@ bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, int type, i
     p->type = type, p->walk = walk, p->item = ITEM[type], p->N = N, p->C = C, p->P = P, p->D = C * P, p->B = B, p->G = G, p->rows = N / B;
     p->streams = N * p->D * p->item >= STREAM_BYTES;
     if (walk == POSITIONAL) return plan_positional(p), p;
+    if (walk == BY_ROWS) return plan_rows(p), p;
     i64 longest = walk == SLICED ? CELL : p->D, size = C + G + p->D / longest + 2;
     p->start = integers(size + 1), p->first = integers(G + 1), p->run_start = integers(size + 1), p->run_first = integers(G + 1);
     p->channel = malloc((size_t)size * sizeof(int32_t)), p->group = malloc((size_t)size * sizeof(int32_t));

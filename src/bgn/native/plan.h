@@ -8,7 +8,7 @@
 typedef int64_t i64;
 
 enum type { F32, F64, BF16, F16 };
-enum walk { SLICED, CHANNELS_LAST, POSITIONAL };
+enum walk { SLICED, CHANNELS_LAST, POSITIONAL, BY_ROWS }; /* the last two are PN's */
 
 typedef struct {
     int type, walk;
@@ -37,7 +37,7 @@ typedef struct {
 
     /* POSITIONAL: chunk positions make a tile, chunks of them a sample */
 
-    i64 bundles; /* of blocks or tiles: what shares the partial sums of a channel */
+    i64 bundles; /* of blocks, tiles or rows: what shares the partial sums of a channel */
 } bgn_plan;
 
 /* elements of a group in a block */

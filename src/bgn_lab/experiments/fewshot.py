@@ -82,7 +82,7 @@ class FewShotRecipe(Recipe):
     image_size: int | None = None
     """pixels of the images of folders and archives, by default 84; those of fashion-mnist stay 28"""
     channels_last: bool = True
-    """channels_last memory format: faster on the CPU for all normalisers but pn"""
+    """channels_last memory format: faster on the CPU"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
