@@ -8,6 +8,7 @@ states. Its output are all nodes, one behind the other. Cells at a third and at 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from bgn import checks
 
 NONE = "none"
+RANDOM = "random-"
 OPERATIONS = (
     NONE, "max_pool_3x3", "avg_pool_3x3", "skip_connect", "sep_conv_3x3", "sep_conv_5x5", "dil_conv_3x3", "dil_conv_5x5",
 )  # fmt: skip
@@ -147,17 +149,34 @@ NAMED = {
 }
 
 
+def drawn(seed: int) -> Genotype:
+    """At random, of all that :func:`derive` may give: what a search has to beat.
+
+    >>> drawn(0) == drawn(0), drawn(0) == drawn(1)
+    (True, False)
+    """
+    draws = random.Random(seed)
+
+    def cell() -> Cell:
+        states = [sorted(draws.sample(range(INPUTS + node), KEPT)) for node in range(NODES)]
+        return tuple(tuple(Edge(draws.choice(OPERATIONS[1:]), state) for state in own) for own in states)
+
+    return Genotype(cell(), cell())
+
+
 def find(name: str) -> Genotype:
-    """A published one by name, or that of a JSON file.
+    """A published one by name, ``random-SEED``, or that of a JSON file.
 
     >>> find("DARTS_V2").normal[0]
     (Edge(operation='sep_conv_3x3', state=0), Edge(operation='sep_conv_3x3', state=1))
     """
     if name in NAMED:
         return NAMED[name]
+    if name.startswith(RANDOM) and name[len(RANDOM) :].isdecimal():
+        return drawn(int(name[len(RANDOM) :]))
     path = Path(name)
     if not path.is_file():
-        raise ValueError(f"genotype={name!r} is neither a file nor one of {', '.join(NAMED)}")
+        raise ValueError(f"genotype={name!r} is neither a file nor one of {', '.join(NAMED)}, {RANDOM}SEED")
     try:
         return Genotype.from_json(json.loads(path.read_text()))
     except ValueError as error:  # what json raises, too

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bgn_lab.genotype import EDGES, INPUTS, NAMED, NODES, OPERATIONS, Cell, Edge, Genotype, find
+from bgn_lab.genotype import EDGES, INPUTS, NAMED, NODES, OPERATIONS, Cell, Edge, Genotype, derive, find
 
 GOOD = [[["skip_connect", 0], ["sep_conv_3x3", 1]]] * 4
 
@@ -38,6 +38,24 @@ def test_by_name_and_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(NAMED["DARTS_V2"].to_json()))
     assert find(str(file)) == NAMED["DARTS_V2"]
+
+
+@given(seed=st.integers(0, 10**6))
+def test_what_is_drawn_could_have_been_found(seed: int) -> None:
+    """Two edges from different states to every node, never none; the same for the same seed."""
+    found = find(f"random-{seed}")
+    assert found == find(f"random-{seed}")
+    for cell in (found.normal, found.reduction):
+        weights = [[0.0] * len(OPERATIONS) for _ in EDGES]
+        for node, edges in enumerate(cell):
+            for edge in edges:
+                weights[EDGES.index((edge.state, INPUTS + node))][OPERATIONS.index(edge.operation)] = 1.0
+        assert derive(weights) == cell
+
+
+def test_every_operation_is_drawn() -> None:
+    drawn = {edge.operation for seed in range(20) for node in find(f"random-{seed}").normal for edge in node}
+    assert drawn == set(OPERATIONS) - {"none"}
 
 
 def test_cells_of_a_network() -> None:
@@ -76,7 +94,7 @@ def test_bad_ones_are_refused(values: Any, message: str, tmp_path: Path) -> None
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="genotype='DARTS' is neither a file nor one of DARTS_V1, DARTS_V2"):
+    with pytest.raises(ValueError, match="genotype='DARTS' is neither a file nor one of DARTS_V1, DARTS_V2, random-SEED"):
         find("DARTS")
     (tmp_path / "cut.json").write_text('{"normal": [')
     with pytest.raises(ValueError, match=r"cut.json holds no genotype"):

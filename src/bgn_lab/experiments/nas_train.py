@@ -26,7 +26,7 @@ class NasTrainRecipe(CellsRecipe):
     experiment: ClassVar[str] = "nas-train"
 
     genotype: str = "DARTS_V2"
-    """DARTS_V1, DARTS_V2, or the path of a JSON file such as a search writes"""
+    """DARTS_V1, DARTS_V2, random-0, random-1, ... (drawn from all), or the path of a JSON file such as a search writes"""
     groups: int | None = None
     """G of bgn, gn or gbgn; by default the paper's: 32 (gn), 256 (bgn), or 64 (bgn) for a genotype that is a list of cells"""
     batch_size: int = 96
