@@ -188,11 +188,13 @@ class ManasSearch(_Run):
 
     recipe: Annotated[ManasRecipe, tyro.conf.arg(name="")] = field(default_factory=ManasRecipe)
     preset: str | None = None
-    """other defaults: laptop (5 cells, 8 channels; minutes on two cores, whatever the data), paper (CIFAR-10)"""
+    """other defaults: laptop (5 cells, 8 channels; minutes on two cores, whatever the data), paper (CIFAR-10, 8 cells),
+    paper-20 (20 cells, 500 epochs: what the paper trained was found so)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
         "laptop": ManasRecipe(width=8, cells=5, epochs=12, limit=10_000, lr=0.1),
         "paper": ManasRecipe(data="cifar10"),
+        "paper-20": ManasRecipe(data="cifar10", cells=20, epochs=500),
     }
 
 
@@ -202,11 +204,13 @@ class NasTrain(_Run):
 
     recipe: Annotated[NasTrainRecipe, tyro.conf.arg(name="")] = field(default_factory=NasTrainRecipe)
     preset: str | None = None
-    """other defaults: laptop (minutes on two cores, whatever the data), paper (CIFAR-10, all training images)"""
+    """other defaults: laptop (minutes on two cores, whatever the data), paper (CIFAR-10, all training images), paper-manas (the
+    same with batches of 64)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
         "laptop": NasTrainRecipe(width=8, cells=5, epochs=10, limit=10_000, lr=0.1, drop_path=0.1, cutout=8),
         "paper": NasTrainRecipe(data="cifar10", validation=0),
+        "paper-manas": NasTrainRecipe(data="cifar10", validation=0, batch_size=64),
     }
 
 
