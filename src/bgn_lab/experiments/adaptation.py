@@ -294,13 +294,14 @@ class Adaptation(Task):
         """Both domains before and after."""
         shown = {"before": self.build(), "after": model.cpu()}
         target = TARGET if self.recipe.adapt else SOURCE
+        sets = self.data.train, self.data.test
+        some = features.choose((sets[0].y, sets[1].y))
+        ours, theirs = (own.part(index) for own, index in zip(sets, some, strict=True))
         found = {
-            when: (self._features(own, self.data.train, SOURCE, 0), self._features(own, self.data.test, target, 0))
-            for when, own in shown.items()
+            when: (self._features(own, ours, SOURCE, 0), self._features(own, theirs, target, 0)) for when, own in shown.items()
         }
-        title = (
-            f"{self.data.source} to {self.data.target}, {norms.label(self.recipe)}{'' if self.recipe.adapt else ', source only'}"
-        )
-        features.picture(
-            found, (self.data.train.y, self.data.test.y), (self.data.source, self.data.target), title, folder / PICTURE
-        )
+        K = len(self.data.classes)
+        how = "" if self.recipe.adapt else ", source only"
+        few = "" if K <= features.CLASSES else f"; {features.CLASSES} of {K} classes"
+        title = f"{self.data.source} to {self.data.target}, {norms.label(self.recipe)}{how}{few}"
+        features.picture(found, (ours.y, theirs.y), (self.data.source, self.data.target), title, folder / PICTURE)
