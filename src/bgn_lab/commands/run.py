@@ -177,7 +177,7 @@ class DartsSearch(_Run):
     """other defaults: laptop (5 cells, 8 channels, first order; minutes on two cores, whatever the data), paper (CIFAR-10)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
-        "laptop": DartsRecipe(width=8, cells=5, epochs=6, limit=10_000, lr=0.1, arch_lr=3e-3, order="first"),
+        "laptop": DartsRecipe(width=8, cells=5, epochs=4, limit=10_000, lr=0.1, arch_lr=3e-3, order="first"),
         "paper": DartsRecipe(data="cifar10"),
     }
 
