@@ -61,11 +61,11 @@ def label(recipe: Recipe) -> str:
     >>> label(Recipe(norm="bgn")), label(Recipe(norm="bgn", groups=8)), label(Recipe(norm="gn"))
     ("BGN, paper's G", 'BGN, G = 8', 'GN')
     """
-    name = NORMALISERS[recipe.norm]
+    name, which = NORMALISERS[recipe.norm], ""
     if recipe.groups is not None:
-        return f"{name}, G = {recipe.groups}"
-    if recipe.instances is not None:
-        return f"{name}, {recipe.instances}+ values"
-    if recipe.norm == "bgn":
-        return f"{name}, {recipe.usual_name}"
-    return name
+        which = f"G = {recipe.groups}"
+    elif recipe.instances is not None:
+        which = f"{recipe.instances}+ values"
+    elif recipe.norm == "bgn":
+        which = recipe.usual_name
+    return ", ".join(filter(None, (name, which, recipe.variant)))

@@ -166,6 +166,11 @@ class Recipe:
         return (Measure("test_accuracy", "test accuracy"),)
 
     @property
+    def variant(self) -> str:
+        """What sets it apart from runs with the same normaliser at the same place; mostly nothing."""
+        return ""
+
+    @property
     def place(self) -> int | str:
         """Which column of a table the run belongs to."""
         return self.batch_size

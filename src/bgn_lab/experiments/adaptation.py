@@ -118,7 +118,12 @@ class AdaptationRecipe(Recipe):
     @property
     def place(self) -> str:
         """The task."""
-        return (self.task or "the first two") + ("" if self.adapt else ", source only")
+        return self.task or "the first two"
+
+    @property
+    def variant(self) -> str:
+        """Without adaptation, what adaptation is compared with."""
+        return "" if self.adapt else "source only"
 
     @property
     def curves(self) -> tuple[Measure, ...]:
@@ -301,7 +306,6 @@ class Adaptation(Task):
             when: (self._features(own, ours, SOURCE, 0), self._features(own, theirs, target, 0)) for when, own in shown.items()
         }
         K = len(self.data.classes)
-        how = "" if self.recipe.adapt else ", source only"
         few = "" if K <= features.CLASSES else f"; {features.CLASSES} of {K} classes"
-        title = f"{self.data.source} to {self.data.target}, {norms.label(self.recipe)}{how}{few}"
+        title = f"{self.data.source} to {self.data.target}, {norms.label(self.recipe)}{few}"
         features.picture(found, (ours.y, theirs.y), (self.data.source, self.data.target), title, folder / PICTURE)

@@ -20,8 +20,7 @@ from bgn_lab.report.cells import Cell, cell, count
 from bgn_lab.report.collect import Run
 
 BASELINE = "BN"
-CONTROL = "source only"  # ends the names of places without adaptation
-ACCURACY = "test_accuracy"
+ACCURACY, MEAN = "test_accuracy", "mean"
 # fields of a recipe; runs that agree in all others are compared
 COMPARED = ("norm", "groups", "instances", "batch_size", "seed", "task", "adapt", "weights", "trust")
 IN_TITLE = ("experiment", "data", "model", "width", "epochs", "simulate_workers")
@@ -123,7 +122,8 @@ class Comparison:
             )
         if isinstance(s, AdaptationRecipe):
             how = "of all images of the target, which are also those that were adapted to, without their labels; last loop."
-            return f" Accuracies are {how} Source only: learned from the source alone. Nothing was chosen by the target's labels."
+            alone = "Source only: learned from the source alone, and compared with BN of that kind."
+            return f" Accuracies are {how} {alone} Nothing was chosen by the target's labels."
         if isinstance(s, FewShotRecipe):
             way = f" {s.classes}-way, {s.queries} queries of each class, {s.episodes} episodes, the same for all."
             return way + (" Transductive: normalisers saw the queries of an episode together." if s.transductive else "")
@@ -211,15 +211,16 @@ def _value(value: Any) -> str:
     return " + ".join(f"{n:,} {part}" for part, n in value.items()) if isinstance(value, dict) else str(value)
 
 
-def _order(run: Run) -> tuple[int, bool, int, int]:
-    """The paper's order; BGN's own choice of G before others."""
+def _order(run: Run) -> tuple[int, bool, int, int, str]:
+    """The paper's order; BGN's own choice of G before others; variants behind what they are of."""
     r = run.recipe
-    return list(NORMALISERS).index(r.norm), r.groups is not None, r.instances or 0, r.groups or 0
+    return list(NORMALISERS).index(r.norm), r.groups is not None, r.instances or 0, r.groups or 0, r.variant
 
 
 def _one(runs: list[Run], apart: str) -> Comparison:
     runs = sorted(runs, key=_order)
-    labels = tuple(dict.fromkeys(norms.label(run.recipe) for run in runs))
+    rivals = {norms.label(run.recipe): ", ".join(filter(None, (BASELINE, run.recipe.variant))) for run in runs}
+    labels = tuple(rivals)
     places = tuple(sorted({run.recipe.place for run in runs}, key=_rank))
     by_seed: dict[tuple[str, int | str], dict[int, Run]] = {(label, place): {} for label in labels for place in places}
     for run in runs:
@@ -228,7 +229,7 @@ def _one(runs: list[Run], apart: str) -> Comparison:
     columns = _columns(runs[0].recipe.measures, (*places, *_average(by_seed, labels, places)))
     cells = {}
     for label, column in product(labels, columns):
-        baseline = by_seed.get((BASELINE, column.place), {}) if label != BASELINE else {}
+        baseline = by_seed.get((rivals[label], column.place), {}) if label != rivals[label] else {}
         cells[label, column] = cell(by_seed[label, column.place], baseline, column.measure.key)
     for column in columns:
         means = {
@@ -245,30 +246,26 @@ def _one(runs: list[Run], apart: str) -> Comparison:
 def _average(
     by_seed: dict[tuple[str, int | str], dict[int, Run]], labels: tuple[str, ...], places: tuple[int | str, ...]
 ) -> list[str]:
-    """Add the mean over tasks, of the seeds that finished all of them, with and without adaptation; what it is called."""
-    made = []
-    for name, control in ((f"mean, {CONTROL}", True), ("mean", False)):
-        tasks = [place for place in places if isinstance(place, str) and place.endswith(CONTROL) == control]
-        if len(tasks) < 2:
-            continue
-        made.append(name)
-        for label in labels:
-            own = [{seed: run for seed, run in by_seed[label, task].items() if run.result and not run.failed} for task in tasks]
-            by_seed[label, name] = {
-                seed: replace(run, folder=Path(name), result={**(run.result or {}), ACCURACY: statistics.mean(values)})
-                for seed, run in own[0].items()
-                if len(values := [found[seed].result[ACCURACY] for found in own if seed in found]) == len(tasks)  # type: ignore[index]
-            }
-    return made
+    """Add the mean over tasks, of the seeds that finished all of them; what it is called."""
+    tasks = [place for place in places if isinstance(place, str)]
+    if len(tasks) < 2:
+        return []
+    for label in labels:
+        own = [{seed: run for seed, run in by_seed[label, task].items() if run.result and not run.failed} for task in tasks]
+        by_seed[label, MEAN] = {
+            seed: replace(run, folder=Path(MEAN), result={**(run.result or {}), ACCURACY: statistics.mean(values)})
+            for seed, run in own[0].items()
+            if len(values := [found[seed].result[ACCURACY] for found in own if seed in found]) == len(tasks)  # type: ignore[index]
+        }
+    return [MEAN]
 
 
 def _rank(place: int | str) -> tuple[int, str]:
-    """Batch sizes by size, tasks in the paper's order, each after itself without adaptation."""
+    """Batch sizes by size, tasks in the paper's order."""
     if isinstance(place, int):
         return place, ""
-    task, _, control = place.partition(",")
     known = list(paper.ADAPTATION_GROUPS)
-    return 2 * (known.index(task) if task in known else len(known)) + (not control), task
+    return known.index(place) if place in known else len(known), place
 
 
 def named(place: int | str) -> str:

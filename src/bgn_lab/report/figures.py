@@ -21,7 +21,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from bgn_lab import files, paper
 from bgn_lab.report import text
 from bgn_lab.report.cells import Cell
-from bgn_lab.report.comparison import CONTROL, Comparison, named
+from bgn_lab.report.comparison import Comparison, named
 
 # one colour per normaliser (Okabe and Ito's, which colour-blind readers can tell apart); variants of BGN differ in the dashes
 STYLES = {
@@ -88,7 +88,6 @@ def by_normaliser(found: Comparison, columns: int = 2) -> Figure:
     ours = {
         column.title: [(a.mean, a.deviation) if (a := found.cells[label, column].accuracy) else None for label in found.labels]
         for column in found.columns
-        if not str(column.place).endswith(CONTROL)
     }
     theirs = {
         title: [None if (value := row[i]) is None else (value, None) for row in printed.rows.values()]
