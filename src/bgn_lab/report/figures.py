@@ -48,7 +48,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _panel(axes: Any, title: str, label: str) -> None:
-    axes.set_title(textwrap.fill(title, 58 if axes.figure.get_figwidth() > NARROW else 46), fontsize=10, parse_math=False)
+    axes.set_title(textwrap.fill(title, 50 if axes.figure.get_figwidth() > NARROW else 46), fontsize=10, parse_math=False)
     axes.set_xlabel(label)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
@@ -93,20 +93,21 @@ def by_normaliser(found: Comparison, columns: int = 2) -> Figure:
         title: [None if (value := row[i]) is None else (value, None) for row in printed.rows.values()]
         for i, title in enumerate(printed.columns)
     }
-    _dots(panels[0], f"Measured: {found.title()}", found.labels, ours)
-    _dots(panels[1], f"The paper's own figures: {printed.title}", names, theirs)
+    marks = {name: number for number, name in enumerate(dict.fromkeys([*ours, *theirs]))}
+    _dots(panels[0], f"Measured: {found.title()}", found.labels, ours, marks)
+    _dots(panels[1], f"The paper's own figures: {printed.title}", names, theirs, marks)
     return figure
 
 
 Point = tuple[float, float | None] | None  # a value and half the length of its bar
 
 
-def _dots(axes: Any, title: str, labels: Sequence[str], series: Mapping[str, Sequence[Point]]) -> None:
-    for number, (name, values) in enumerate(series.items()):
+def _dots(axes: Any, title: str, labels: Sequence[str], series: Mapping[str, Sequence[Point]], marks: Mapping[str, int]) -> None:
+    for name, values in series.items():
         points = [(y, *value) for y, value in enumerate(values) if value is not None]
         axes.errorbar(
             [x for _, x, _ in points], [y for y, _, _ in points], xerr=[wide or 0 for _, _, wide in points], label=name,
-            linestyle="", marker="osD^v"[number % 5], color=f"C{number}", capsize=2, elinewidth=0.8,
+            linestyle="", marker="osD^v"[marks[name] % 5], color=f"C{marks[name]}", capsize=2, elinewidth=0.8,
         )  # fmt: skip
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
