@@ -36,7 +36,7 @@ class CellsRecipe(Recipe):
     clip: float = 5.0
     """the largest norm of the gradients"""
     channels_last: bool = True
-    """channels_last memory format: half the time on the CPU"""
+    """channels_last memory format: faster on the CPU"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
