@@ -89,19 +89,13 @@ def straightforward(network: SearchNetwork, norm: AnyNorm) -> SearchNetwork:
     return network
 
 
-def torchs(C: int, *, affine: bool = True) -> nn.Module:
-    """torch's BN."""
-    return nn.BatchNorm2d(C, affine=affine)
-
-
 def step(which: str, name: str) -> Callable[[], None]:
-    """Forward, loss and backward, to weights and mixture, on random images of 32x32. What is straightforward has torch's BN."""
+    """Forward, loss and backward, to weights and mixture, on random images of 32x32."""
     torch.manual_seed(0)
-    straight = which.startswith("straightforward")
-    norm = torchs if straight and name == "bn" else norms.constructor(DartsRecipe(norm=name))
+    norm = norms.constructor(DartsRecipe(norm=name))
     network = SearchNetwork(C, CELLS, CLASSES, norm)
     x, target = torch.randn(N, 3, 32, 32), torch.randint(CLASSES, (N,))
-    if straight:
+    if which.startswith("straightforward"):
         network = straightforward(network, norm)
     if which != "straightforward":
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
