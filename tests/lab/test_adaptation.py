@@ -18,7 +18,7 @@ from bgn_lab.experiments.adaptation import Adaptation, AdaptationRecipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run
 from bgn_lab.report.comparison import compare
-from bgn_lab.training.run import FINISHED, Watcher, run
+from bgn_lab.training.run import FINISHED, NOT_CONVERGED, Watcher, _result, run
 from bgn_lab.training.stopping import Interrupted
 from tests.lab.interrupting import same_bits
 
@@ -124,6 +124,14 @@ class TestPlan:
         result = run(own, tmp_path)
         assert result["epochs"] == 2
         assert run(task(replace(TINY, epochs=9)), tmp_path) == result
+
+    @pytest.mark.parametrize(("source", "status"), [(0.9, FINISHED), (0.1, NOT_CONVERGED)])
+    def test_what_learns_the_source_converged(self, source: float, status: str) -> None:
+        """However little it knows of the target."""
+        own, model = self.begun()
+        history = [{"epoch": 1, "train_accuracy": source, "test_accuracy": 0.1, "test_images": 200}]
+        found = _result(own, model, history, 1.0)
+        assert (found["status"], found["test_accuracy"]) == (status, 0.1)
 
     def test_nothing_trusted_leaves_the_source(self) -> None:
         own, model = self.begun(replace(TINY, trust=0.0))

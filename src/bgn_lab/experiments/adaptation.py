@@ -152,6 +152,7 @@ class Adaptation(Task):
 
     recipe: AdaptationRecipe
     data: DomainData
+    judged = "train_accuracy"  # a network that learned the source and fails on the target has converged
 
     @staticmethod
     def load(recipe: Recipe) -> DomainData:
@@ -287,7 +288,8 @@ class Adaptation(Task):
     def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
         """Of the last loop."""
         images = {"train": len(self.data.train), "validation": 0, "test": len(self.data.test)}
-        return {**super().summary(history[-1:]), "images": images, "source": self.data.source, "target": self.data.target}
+        learned = {"train_accuracy": history[-1].get("train_accuracy"), "source": self.data.source, "target": self.data.target}
+        return {**super().summary(history[-1:]), "images": images, **learned}
 
     def said(self, result: dict[str, Any]) -> str:
         """Of the target."""

@@ -142,7 +142,8 @@ class Comparison:
         if "episodes" in over[0]:  # which the interval is over, and so knows nothing of seeds
             sure = f"; seeds of one normaliser are up to {self._between_seeds():.1f} points apart" if len(self.seeds) > 1 else ""
         if isinstance(self.setting, AdaptationRecipe):
-            return f"Images: {self._sizes()}. A run that ends within guessing, or whose loss is not finite, did not converge."
+            failed = "A run that learns the source no better than by guessing, or whose loss is not finite, did not converge."
+            return f"Images: {self._sizes()}. {failed}"
         return (
             f"{images['train']:,} training and {images['test']:,} test images{sure}. "
             f"Guessing reaches {100 * chance:.1f} %; a run that ends at {100 * over[0]['floor']:.1f} % or "

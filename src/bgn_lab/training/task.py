@@ -120,7 +120,7 @@ class Task:
         return {"validation_loss": held.loss, "validation_accuracy": held.accuracy}
 
     def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """The accuracies of a run that is over. ``floor`` is what ``test_accuracy`` must exceed to count as converged."""
+        """The accuracies of a run that is over. ``floor`` is what ``judged`` must exceed to count as converged."""
         tests = [m for m in history if "test_accuracy" in m]
         images = tests[-1]["test_images"] if tests else len(self.data.test)
         parts = {part: len(getattr(self.data, part)) for part in ("train", "validation")}
