@@ -15,8 +15,9 @@ def cost(recipe: Recipe) -> float:
     return recipe.epochs * (1 + 6 / recipe.batch_size)
 
 
-def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> None:
-    """Those that are not done yet, in the order given, for at most so long. Test accuracies are not shown."""
+def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> bool:
+    """Those that are not done yet, in the order given, for at most so long; whether that was enough. Test accuracies are not
+    shown."""
     wanted = {recipe.key(): recipe for recipe in recipes}
     left = {key: recipe for key, recipe in wanted.items() if not (folder / key / "result.json").exists()}
     total, past, begin = sum(map(cost, left.values())), 0.0, time.monotonic()
@@ -45,3 +46,5 @@ def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> Non
         studies.run(left, folder, jobs, hear, watch)
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", flush=True)
+        return False
+    return True

@@ -24,6 +24,7 @@ from studies.runner import run
 FOLDER = Path("runs/searched")
 NORMS = ("bn", "gn", "bgn")
 METHODS = {"darts-search": "DARTS", "manas-search": "MANAS"}
+LISTS = ("manas-search",)  # finds a list of cells: chance draws of the same space
 
 
 def searches(data: str, norm: str) -> Iterator[Recipe]:
@@ -33,7 +34,7 @@ def searches(data: str, norm: str) -> Iterator[Recipe]:
 
 
 def trainings(data: str, norm: str, drawn: int, seeds: int) -> Iterator[Recipe]:
-    """Of what the searches have found so far, and of random ones, which have one seed each."""
+    """Of what the searches have found so far, and of random ones of the same kind, which have one seed each."""
     plain = PRESETS["nas-train"]["laptop"]
     assert isinstance(plain, NasTrainRecipe)
     own = replace(plain, data=data, norm=norm)
@@ -41,7 +42,8 @@ def trainings(data: str, norm: str, drawn: int, seeds: int) -> Iterator[Recipe]:
         found = FOLDER / recipe.key() / GENOTYPE
         if found.exists():
             yield from (replace(own, genotype=str(found), seed=seed) for seed in range(seeds))
-    yield from (replace(own, genotype=f"{genotype.RANDOM}{k}") for k in range(drawn))
+        many = f"-of-{own.cells}" if recipe.experiment in LISTS else ""
+        yield from (replace(own, genotype=f"{genotype.RANDOM}{k}{many}") for k in range(drawn))
 
 
 def main() -> None:
@@ -49,15 +51,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="an .npz of images of 32x32, or the name of a data set")
     parser.add_argument("--norms", nargs="*", default=NORMS)
-    parser.add_argument("--drawn", type=int, default=6, help="random genotypes for each normaliser (default: 6)")
+    parser.add_argument("--drawn", type=int, default=4, help="random genotypes for each search (default: 4)")
     parser.add_argument("--seeds", type=int, default=2, help="of the training of what was found (default: 2)")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--hours", type=float, default=3.0, help="for the searches, and again for the trainings (default: 3)")
     options = parser.parse_args()
     data, drawn, seeds = options.data, options.drawn, options.seeds
-    run((recipe for norm in options.norms for recipe in searches(data, norm)), FOLDER, options.jobs, options.hours)
-    wanted = [recipe for norm in options.norms for recipe in trainings(data, norm, drawn, seeds)]
-    run(wanted, FOLDER, options.jobs, options.hours)
+    if run((recipe for norm in options.norms for recipe in searches(data, norm)), FOLDER, options.jobs, options.hours):
+        wanted = [recipe for norm in options.norms for recipe in trainings(data, norm, drawn, seeds)]
+        run(wanted, FOLDER, options.jobs, options.hours)
 
 
 if __name__ == "__main__":

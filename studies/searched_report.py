@@ -2,8 +2,8 @@
 
     python -m studies.searched_report --out results/search
 
-Beside each search stands the best of as many random genotypes as could be trained in the time of search and training together,
-chosen on validation images.
+Beside each search stands the best of as many random genotypes of the same kind as could be trained in the time of search and
+training together, chosen on validation images.
 """
 
 from __future__ import annotations
@@ -19,117 +19,128 @@ from typing import Any
 from bgn_lab import files, norms
 from bgn_lab.experiments import cell_pictures
 from bgn_lab.experiments.nas_train import NasTrainRecipe
-from bgn_lab.genotype import RANDOM, Genotype
+from bgn_lab.genotype import RANDOM, Genotype, find
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.text import table
-from studies.searched import FOLDER, METHODS
+from bgn_lab.training.run import NOT_CONVERGED
+from studies.searched import FOLDER, LISTS, METHODS
 
 NOTE = (
-    "Accuracy in %; ± the standard deviation over seeds, where there are several. Minutes are of one core: for search and one"
-    " training, or for all random trainings that one is the best of, chosen on validation images. The last row of each normaliser"
-    " is the mean and standard deviation of all random ones."
+    "Accuracy in %; ± the standard deviation over seeds or genotypes, where there are several. Minutes are of one core: for"
+    " search and one training, or for all random trainings that one is the best of, chosen on validation images. A search has"
+    " learned from these images too, so what it found has no figure there. MANAS finds a list of cells, DARTS two cells: each"
+    " stands beside random ones of its kind. Runs that did not converge count in time and not in means."
 )
 
 
 @dataclass(frozen=True)
-class Done:
-    """A run that is over."""
-
-    label: str
-    experiment: str
-    genotype: str  # the recipe's, of a training
-    folder: str
-    result: dict[str, Any]
-
-    @property
-    def minutes(self) -> float:
-        """Of one core."""
-        return float(self.result["seconds"]) / 60
-
-
-@dataclass(frozen=True)
 class Row:
-    """Of the table; accuracies in percent."""
+    """Of the table; accuracies in percent, of the runs that converged."""
 
     norm: str
     source: str
-    validation: float
+    validation: float | None
     tests: tuple[float, ...]
+    failed: int
     minutes: float
     parameters: int
-    genotype: dict[str, Any]
+    genotype: dict[str, Any] | None
 
     def cells(self) -> list[str]:
         """As text."""
         spread = f" ± {statistics.stdev(self.tests):.1f}" if len(self.tests) > 1 else ""
-        test = f"{statistics.mean(self.tests):.1f}{spread}"
-        return [self.norm, self.source, f"{self.validation:.1f}", test, f"{self.parameters:,}", f"{self.minutes:.0f}"]
+        parts = [f"{statistics.mean(self.tests):.1f}{spread}"] if self.tests else []
+        if self.failed:
+            parts.append(f"{self.failed} of {self.failed + len(self.tests)} {NOT_CONVERGED}" if self.tests else NOT_CONVERGED)
+        validation = "·" if self.validation is None else f"{self.validation:.1f}"
+        return [self.norm, self.source, validation, ", ".join(parts), f"{self.parameters:,}", f"{self.minutes:.0f}"]
 
 
-def done(runs: Sequence[Run]) -> list[Done]:
-    """Those that are."""
-    return [
-        Done(
-            norms.label(run.recipe), run.recipe.experiment,
-            run.recipe.genotype if isinstance(run.recipe, NasTrainRecipe) else "", run.folder.name, run.result,
-        )
-        for run in runs
-        if run.result is not None
-    ]  # fmt: skip
-
-
-def rows(runs: Sequence[Done]) -> list[Row]:
-    """By normaliser: each search and what chance finds at its cost, then the mean of chance."""
+def rows(runs: Sequence[Run]) -> list[Row]:
+    """By normaliser: each search, what chance finds at its cost, and the mean of chance."""
+    over = [run for run in runs if run.result is not None]
     made = []
-    for label in dict.fromkeys(run.label for run in runs):
-        own = [run for run in runs if run.label == label]
-        trained = [run for run in own if run.genotype]
-        chance = sorted((run for run in trained if run.genotype.startswith(RANDOM)), key=_number)
-        for search in (run for run in own if run.experiment in METHODS):
-            found = [run for run in trained if Path(run.genotype).parent.name == search.folder]
-            if found:
-                row = _row(METHODS[search.experiment], found, search.minutes)
-                made += [row, *_at_cost(row, chance)]
-        if chance:
-            made.append(_row(f"random, mean of {len(chance)}", chance, 0.0))
+    for norm in dict.fromkeys(run.recipe.norm for run in over):
+        own = [run for run in over if run.recipe.norm == norm]
+        for search in own:
+            if search.recipe.experiment in METHODS:
+                made += _beside(search, [run for run in own if isinstance(run.recipe, NasTrainRecipe)])
     return made
 
 
-def _number(run: Done) -> int:
-    return int(run.genotype.removeprefix(RANDOM))
+def _beside(search: Run, trained: Sequence[Run]) -> list[Row]:
+    """A search and what chance does."""
+    kind = search.recipe.experiment in LISTS
+    own = _result(search)["genotype"]
+    chance = [run for run in trained if _named(run).startswith(RANDOM) and bool(find(_named(run)).cells) == kind]
+    chance.sort(key=_number)
+    found = [run for run in trained if not _named(run).startswith(RANDOM) and find(_named(run)).to_json() == own]
+    made = []
+    if search.failed or found:
+        row = _row(METHODS[search.recipe.experiment], found or [search], _minutes(search) if found else 0.0)
+        made = [replace(row, validation=None), *_at_cost(row, chance)]
+    if chance and made:
+        made.append(_row(f"random, mean of {len(chance)}", chance, 0.0))
+    return made
 
 
-def _at_cost(row: Row, chance: Sequence[Done]) -> list[Row]:
+def _result(run: Run) -> dict[str, Any]:
+    assert run.result is not None
+    return run.result
+
+
+def _named(run: Run) -> str:
+    assert isinstance(run.recipe, NasTrainRecipe)
+    return run.recipe.genotype
+
+
+def _number(run: Run) -> int:
+    return int(_named(run).split("-")[1])
+
+
+def _minutes(run: Run) -> float:
+    return float(_result(run)["seconds"]) / 60
+
+
+def _at_cost(row: Row, chance: Sequence[Run]) -> list[Row]:
     """The best on validation images of as many random ones as the time of a row allows, at least one."""
     spent, many = 0.0, 0
     for run in chance:
-        if many and spent + run.minutes > row.minutes:
+        if many and spent + _minutes(run) > row.minutes:
             break
-        spent, many = spent + run.minutes, many + 1
+        spent, many = spent + _minutes(run), many + 1
     if not many:
         return []
-    best = max(chance[:many], key=lambda run: run.result["validation_accuracy"])
-    return [replace(_row(f"random, best of {many} at the cost of {row.source}", [best], 0.0), minutes=spent)]
+    right = [run for run in chance[:many] if not run.failed]
+    best = max(right, key=lambda run: _result(run)["validation_accuracy"], default=chance[0])
+    rest = row.minutes - spent
+    left = many == len(chance) and rest > spent / many  # no more were drawn, though there was time
+    source = f"random, best of {many}{f', {rest:.0f} minutes less than' if left else ' at the cost of'} {row.source}"
+    return [replace(_row(source, [best], 0.0), minutes=spent)]
 
 
-def _row(source: str, found: Sequence[Done], minutes: float) -> Row:
-    results = [run.result for run in found]
+def _row(source: str, runs: Sequence[Run], minutes: float) -> Row:
+    right = [_result(run) for run in runs if not run.failed]
     return Row(
-        found[0].label, source,
-        statistics.mean(100 * (result["validation_accuracy"] or 0) for result in results),
-        tuple(100 * (result["test_accuracy"] or 0) for result in results),
-        minutes + statistics.mean(run.minutes for run in found),
-        round(statistics.mean(result["parameters"] for result in results)),
-        results[0]["genotype"],
+        norms.label(runs[0].recipe), source,
+        statistics.mean(100 * result["validation_accuracy"] for result in right) if right else None,
+        tuple(100 * result["test_accuracy"] for result in right),
+        len(runs) - len(right),
+        minutes + statistics.mean(map(_minutes, runs)),
+        round(statistics.mean(_result(run)["parameters"] for run in runs)),
+        _result(runs[0])["genotype"],
     )  # fmt: skip
 
 
 def write(folder: Path, out: Path) -> str:
     """table.md, results.json, and the cells that were found; the table."""
     runs = collect([folder])
-    made = rows(done(runs))
+    places = {str(run.recipe.root or run.recipe.data) for run in runs}
+    if len(places) > 1:
+        raise SystemExit(f"{folder} has runs of several data sets: {', '.join(sorted(places))}; expected those of one")
+    made = rows(runs)
     if not made:
-        raise SystemExit(f"no training is over in {folder}; expected a folder that studies.searched wrote")
+        raise SystemExit(f"no training of what a search found is over in {folder}; expected a folder that studies.searched wrote")
     heading = ["normaliser", "genotype", "validation", "test", "weights", "minutes"]
     text = f"# Searched and drawn\n\n{table(heading, [row.cells() for row in made])}\n{NOTE}\n"
     out.mkdir(parents=True, exist_ok=True)
@@ -138,7 +149,7 @@ def write(folder: Path, out: Path) -> str:
     values = {"commands": commands, "rows": [vars(row) for row in made]}
     files.write(out / "results.json", json.dumps(values, indent=1).encode())
     for row in made:
-        if row.source in METHODS.values():
+        if row.source in METHODS.values() and row.genotype is not None:
             name = f"{row.source}-{row.norm.split(',')[0]}".lower()
             found = Genotype.from_json(row.genotype)
             (out / name).mkdir(exist_ok=True)

@@ -2,9 +2,10 @@
 
 Each of N agents has a policy over K operations. How much an agent's choice contributed is estimated in one of two ways:
 
-- least squares: L ~ sum_i b_i[a_i] over the last S rounds, solved for b by the pseudo-inverse; an agent's operations are ranked
-  by b, lowest loss first, and the policy is Zipf's, 1 / rank up to a factor. What was not tried for S rounds has b = 0, below
-  what adds to a positive loss, and so comes first: it is tried again.
+- least squares: L - mean(L) ~ sum_i b_i[a_i] over the last S rounds, solved for b by the pseudo-inverse; an agent's operations
+  are ranked by b, lowest loss first, and the policy is Zipf's, 1 / rank up to a factor. The method's text has L itself. With
+  fewer rounds than unknowns, which is usual, the solution of least norm would then share out the mean among what was chosen, and
+  what was tried often would look bad for that alone. What was not tried for S rounds counts as neither good nor bad, b = 0.
 - importance weights: B_i[a_i] += r / p_i[a_i] with a reward r = c - L; the policy is (1 - g) softmax(B / T) + g / K.
   The method's text has the loss itself in place of the reward, with a positive sign: that would prefer what loses. A reward that
   is larger where the loss is smaller is what makes it learn; c keeps it positive.
@@ -45,7 +46,7 @@ def learn_by_squares(state: State) -> None:
     """Policies by the ranks of least-squares credits over what is remembered."""
     count = min(int(state["rounds"]), len(state["losses"]))
     choices, losses = state["choices"][:count], state["losses"][:count]
-    state["credit"].copy_(credits(choices, losses, state["policy"].shape[1]))
+    state["credit"].copy_(credits(choices, losses - losses.mean(), state["policy"].shape[1]))
     state["policy"].copy_(zipf(state["credit"]))
 
 

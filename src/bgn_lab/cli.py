@@ -75,7 +75,7 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
         DartsSearch,
         "architecture search by gradients",
         (
-            "bgn run darts-search --preset laptop --norm bgn --out runs/found",
+            "bgn run darts-search --preset laptop --norm bgn --out runs/darts",
             "bgn run darts-search --preset paper --norm bgn --order second",
         ),
     ),
@@ -83,7 +83,7 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
         ManasSearch,
         "architecture search by agents",
         (
-            "bgn run manas-search --preset laptop --norm bgn --out runs/found",
+            "bgn run manas-search --preset laptop --norm bgn --out runs/manas",
             "bgn run manas-search --preset paper --norm bgn --credit weights",
         ),
     ),

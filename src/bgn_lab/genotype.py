@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from bgn import checks
 
 NONE = "none"
 RANDOM = "random-"
+_RANDOM = re.compile(r"random-(?P<seed>\d+)(-of-(?P<cells>[1-9]\d*))?")
 OPERATIONS = (
     NONE, "max_pool_3x3", "avg_pool_3x3", "skip_connect", "sep_conv_3x3", "sep_conv_5x5", "dil_conv_3x3", "dil_conv_5x5",
 )  # fmt: skip
@@ -113,16 +115,16 @@ def _check(name: str, cell: Cell) -> None:
             raise ValueError(f"{where} has two edges from one state; expected one at most")
 
 
-def derive(weights: Sequence[Sequence[float]]) -> Cell:
-    """A cell from (14, 8) weights of operations: for each node the two edges with the largest weight of an operation that is not
-    none, and on each the operation that has it."""
+def derive(weights: Sequence[Sequence[float]], strengths: Sequence[float] | None = None) -> Cell:
+    """A cell from (14, 8) weights of operations: on each edge the operation with the largest weight that is not none, and for
+    each node the two strongest edges: by (14,) ``strengths``, or else by those largest weights."""
     nodes = []
     for node in range(INPUTS, INPUTS + NODES):
         own = []
-        for row, (state, to) in zip(weights, EDGES, strict=True):
+        for i, (row, (state, to)) in enumerate(zip(weights, EDGES, strict=True)):
             if to == node:
                 best = max((k for k, name in enumerate(OPERATIONS) if name != NONE), key=lambda k: row[k])
-                own.append((row[best], Edge(OPERATIONS[best], state)))
+                own.append((row[best] if strengths is None else strengths[i], Edge(OPERATIONS[best], state)))
         strongest = sorted(own, key=lambda pair: -pair[0])[:KEPT]
         nodes.append(tuple(sorted((edge for _, edge in strongest), key=lambda edge: edge.state)))
     return tuple(nodes)
@@ -149,11 +151,11 @@ NAMED = {
 }
 
 
-def drawn(seed: int) -> Genotype:
-    """At random, of all that :func:`derive` may give: what a search has to beat.
+def drawn(seed: int, cells: int = 0) -> Genotype:
+    """At random, of all that :func:`derive` may give: what a search has to beat. Normal and reduction, or a list of cells.
 
-    >>> drawn(0) == drawn(0), drawn(0) == drawn(1)
-    (True, False)
+    >>> drawn(0) == drawn(0), drawn(0) == drawn(1), len(drawn(0, 5).cells)
+    (True, False, 5)
     """
     draws = random.Random(seed)
 
@@ -161,23 +163,37 @@ def drawn(seed: int) -> Genotype:
         states = [sorted(draws.sample(range(INPUTS + node), KEPT)) for node in range(NODES)]
         return tuple(tuple(Edge(draws.choice(OPERATIONS[1:]), state) for state in own) for own in states)
 
-    return Genotype(cell(), cell())
+    return Genotype(cells=tuple(cell() for _ in range(cells))) if cells else Genotype(cell(), cell())
 
 
 def find(name: str) -> Genotype:
-    """A published one by name, ``random-SEED``, or that of a JSON file.
+    """A published one by name, ``random-SEED`` or ``random-SEED-of-CELLS``, that of a JSON file, or JSON itself.
 
     >>> find("DARTS_V2").normal[0]
     (Edge(operation='sep_conv_3x3', state=0), Edge(operation='sep_conv_3x3', state=1))
     """
     if name in NAMED:
         return NAMED[name]
-    if name.startswith(RANDOM) and name[len(RANDOM) :].isdecimal():
-        return drawn(int(name[len(RANDOM) :]))
+    if chance := _RANDOM.fullmatch(name):
+        return drawn(int(chance["seed"]), int(chance["cells"] or 0))
+    if name.startswith("{"):
+        return _read("genotype", name)
     path = Path(name)
     if not path.is_file():
-        raise ValueError(f"genotype={name!r} is neither a file nor one of {', '.join(NAMED)}, {RANDOM}SEED")
+        raise ValueError(
+            f"genotype={name!r} is neither a file nor one of {', '.join(NAMED)}, {RANDOM}SEED, {RANDOM}SEED-of-CELLS"
+        )
+    return _read(str(path), path.read_text())
+
+
+def content(name: str) -> str:
+    """What stays the same when a file goes or changes: names that mean one genotype for ever, and else its JSON."""
+    found = find(name)
+    return name if name in NAMED or _RANDOM.fullmatch(name) else json.dumps(found.to_json())
+
+
+def _read(where: str, text: str) -> Genotype:
     try:
-        return Genotype.from_json(json.loads(path.read_text()))
+        return Genotype.from_json(json.loads(text))
     except ValueError as error:  # what json raises, too
-        raise ValueError(f"{path} holds no genotype: {error}") from None
+        raise ValueError(f"{where} holds no genotype: {error}") from None

@@ -66,6 +66,21 @@ def test_credits_are_the_least_squares_solution_of_least_norm(S: int, n: int, k:
     torch.testing.assert_close(agents.credits(choices, losses, k), expected, rtol=1e-6, atol=1e-8)
 
 
+@given(agents_=st.integers(1, 40), S=st.integers(2, 24), level=st.floats(-5, 5), seed=st.integers(0, 100))
+def test_policies_do_not_depend_on_the_level_of_the_loss(agents_: int, S: int, level: float, seed: int) -> None:
+    """Also where there are fewer rounds than unknowns: what is tried often must not look bad for that."""
+    draws = torch.Generator().manual_seed(seed)
+    choices, losses = torch.randint(K, (S, agents_), generator=draws), torch.randn(S, generator=draws, dtype=torch.float64)
+    found = []
+    for shift in (0.0, level):
+        state = agents.begin(agents_, K, S)
+        for chosen, loss in zip(choices, losses.tolist(), strict=True):
+            agents.remember(state, chosen, loss + shift)
+        agents.learn_by_squares(state)
+        found.append(state["credit"])
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+
+
 def test_the_oldest_rounds_are_forgotten() -> None:
     state = agents.begin(2, 3, 4)
     for i in range(6):

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from bgn_lab import experiments
+from bgn_lab.bilevel import second_order
+from bgn_lab.experiments import darts
 from bgn_lab.experiments.darts import ALPHAS, DartsRecipe
 from bgn_lab.experiments.search import GENOTYPE
 from bgn_lab.genotype import EDGES, NONE, OPERATIONS, Edge, derive, find
@@ -76,6 +79,29 @@ def test_both_halves_are_augmented_and_have_no_image_in_common() -> None:
     assert (data.train.pad, data.train.flip) == (data.validation.pad, data.validation.flip)
     assert data.train.flip
     assert len(data.train) == len(data.validation) == 64
+    ours, theirs = ({image.numpy().tobytes() for image in part.x} for part in (data.train, data.validation))
+    assert len(ours) == 64
+    assert not ours & theirs
+
+
+def test_second_order_takes_the_step_from_the_weights_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    task: Any = small(replace(TINY, order="second"))
+    model = task.build()
+    task.optimizer(model)
+    task.others(model)
+    task.begin(0, model)
+    heard: list[Any] = []
+
+    def spy(*arguments: Any) -> Any:
+        heard.extend(arguments)
+        return second_order(*arguments)
+
+    monkeypatch.setattr(darts, "second_order", spy)
+    own = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
+    task.example(model, own)
+    _, _, learned, judged, _ = heard
+    assert learned is own
+    assert judged is not own
 
 
 @pytest.mark.slow
@@ -92,9 +118,24 @@ def test_the_mixture_learns(norm: str, tmp_path: Path) -> None:
         ({"order": "third"}, "order='third'"),
         ({"validation": 0.0}, "validation=0.0: the architecture learns from it"),
         ({"arch_lr": 0.0}, "arch_lr=0.0"),
+        ({"nesterov": True}, "nesterov=True has no meaning for a search; expected False"),
         ({"accumulate": 2}, "accumulate=2 has no meaning for a search; expected 1"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **changes)
+
+
+def test_folders_of_images_are_refused(tmp_path: Path) -> None:
+    """Not after minutes, and with what would do."""
+    for name in ("train/cat", "train/dog", "val/cat", "val/dog"):
+        (tmp_path / name).mkdir(parents=True)
+        for i in range(4):
+            Image.new("RGB", (40, 40)).save(tmp_path / name / f"{i}.png")
+    with pytest.raises(
+        ValueError, match=r"data='folder' is read from files one by one.*expected fashion-mnist, cifar10 or an \.npz"
+    ):
+        experiments.task(replace(TINY, data=str(tmp_path)))
+    with pytest.raises(ValueError, match=r"images of 28x28 pixels are too small .* expected an image_size of 32 or more"):
+        experiments.task(replace(TINY, data=str(tmp_path), image_size=28))

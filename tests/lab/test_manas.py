@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from bgn.kinds import normalisers
 from bgn_lab import experiments
+from bgn_lab.agents import zipf
 from bgn_lab.experiments.manas import ManasRecipe
 from bgn_lab.experiments.search import GENOTYPE
 from bgn_lab.genotype import EDGES, OPERATIONS, find
@@ -73,6 +75,39 @@ def test_policies_begin_uniform_and_move() -> None:
     for _ in range(3):
         task.example(model, batch)
     assert not torch.equal(task.plan["policy"], uniform)
+
+
+def test_an_edge_is_as_strong_as_it_lowers_the_loss() -> None:
+    """Where ranks are alike on all edges, not the first ones are kept."""
+    task, _, _ = begun()
+    strong = {2: (0, 1), 3: (1, 2), 4: (2, 3), 5: (0, 4)}
+    for i, (state, to) in enumerate(EDGES):
+        credit = torch.zeros(len(OPERATIONS), dtype=torch.float64)
+        credit[4 + i % 4] = -0.2 if state in strong[to] else -0.1
+        credit[OPERATIONS.index("none")] = -0.05 if state in strong[to] else -0.3  # first in rank
+        task.plan["credit"].view(3, 14, 8)[:, i] = credit
+    task.plan["policy"].copy_(zipf(task.plan["credit"]))
+    for cell in task.found(task.mix(None)).cells:
+        assert [tuple(edge.state for edge in node) for node in cell] == list(strong.values())
+        assert all(edge.operation.startswith(("sep", "dil")) for node in cell for edge in node)
+
+
+def test_a_loss_that_is_not_finite_teaches_nothing() -> None:
+    task, model, _ = begun(replace(TINY, credit="weights"))
+    task.example(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
+    with torch.no_grad():
+        model.network.fc.weight.fill_(float("nan"))
+    task.example(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
+    assert int(task.plan["rounds"]) == 0
+    assert bool((task.plan["policy"] == 1 / 8).all())
+
+
+def test_every_normaliser_is_described() -> None:
+    """Also those that the first path would not reach."""
+    task = small(replace(TINY, groups=None, instances=64))
+    layers = {row["layer"]: row["G"] for row in task.description()}
+    assert len(layers) == len(normalisers(task.bare()))
+    assert max(layers.values()) > 1
 
 
 def test_all_edges_or_two(tmp_path: Path) -> None:

@@ -5,15 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
+from bgn.kinds import normalisers
 from bgn_lab import experiments
 from bgn_lab.experiments.cells import cut_out
 from bgn_lab.experiments.nas_train import NasTrainRecipe
-from bgn_lab.genotype import NAMED, Genotype
+from bgn_lab.genotype import NAMED, Genotype, find
 from bgn_lab.training.run import WEIGHTS
 from tests.lab.interrupting import same_bits
 
@@ -73,6 +75,52 @@ def test_more_paths_are_dropped_from_epoch_to_epoch() -> None:
     assert dropped == pytest.approx([0, 0.1, 0.18])
 
 
+def test_dropped_paths_reach_the_loss() -> None:
+    task = experiments.task(replace(TINY, drop_path=0.9))
+    model = task.build()
+    batch = torch.randn(8, 1, 32, 32), torch.arange(8)
+    losses = []
+    for epoch in (0, 1):
+        task.begin(epoch, model)
+        losses.append(float(task.loss(model, batch)[0].detach()))
+    assert losses[0] != losses[1]
+
+
+def test_parts_of_training_images_are_hidden() -> None:
+    task = experiments.task(TINY)
+    x, _ = task.example(task.build(), (torch.ones(4, 1, 32, 32), torch.arange(4)))
+    assert bool((x == 0).flatten(1).any(1).all())
+    whole, _ = experiments.task(replace(TINY, cutout=0)).example(task.build(), (torch.ones(4, 1, 32, 32), torch.arange(4)))
+    assert bool((whole == 1).all())
+
+
+def test_every_normaliser_is_described() -> None:
+    """The auxiliary classifier's too."""
+    task = experiments.task(replace(TINY, groups=None, instances=64))
+    assert len(task.description()) == len(normalisers(task.bare()))
+
+
+def test_a_genotype_is_what_its_file_held(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(NAMED["DARTS_V2"].to_json()))
+    recipe = replace(TINY, genotype=str(file))
+    file.write_text(json.dumps(NAMED["DARTS_V1"].to_json()))
+    other = replace(TINY, genotype=str(file))
+    assert recipe.key() != other.key()
+    file.unlink()
+    assert experiments.recipe(json.loads(json.dumps(recipe.to_json()))) == recipe
+    assert find(recipe.genotype) == NAMED["DARTS_V2"]
+
+
+def test_images_of_another_size_have_no_auxiliary_classifier(tmp_path: Path) -> None:
+    file = tmp_path / "large.npz"
+    x, y = np.zeros((40, 40, 40, 3), np.uint8), np.arange(40) % 2
+    np.savez(file, x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(ValueError, match="maps of 8x8, and these are 10x10; expected images of 32x32, or auxiliary=0"):
+        experiments.task(replace(TINY, data=str(file))).check()
+    experiments.task(replace(TINY, data=str(file), auxiliary=0.0)).check()
+
+
 def test_gradients_are_clipped(tmp_path: Path) -> None:
     """With next to no gradient let through, weights stay where they began but for their decay."""
     task = experiments.task(replace(TINY, clip=1e-12, epochs=1, decay=0.0))
@@ -111,7 +159,10 @@ def test_small_images_are_padded() -> None:
         ({"least_lr": 1.0}, "least_lr=1.0 is out of range; expected a number from 0 to lr=0.025"),
         ({"clip": 0.0}, "clip=0.0 is out of range"),
         ({"stride": 2}, "stride=2: networks of cells have none"),
-        ({"schedule": "steps"}, "schedule='steps': networks of cells have a cosine"),
+        ({"schedule": "steps"}, "schedule='steps', warmup=0.0: networks of cells have a cosine"),
+        ({"warmup": 1.0}, "schedule='cosine', warmup=1.0: networks of cells have a cosine"),
+        ({"genotype": "nowhere.json"}, "genotype='nowhere.json' is neither a file nor one of DARTS_V1"),
+        ({"genotype": '{"cells": 3}'}, "genotype holds no genotype: cells is a int"),
         ({"drop_path": 1.0}, "drop_path=1.0 is out of range"),
         ({"model": "resnet8"}, "model='resnet8'"),
     ],

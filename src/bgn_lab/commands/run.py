@@ -205,7 +205,7 @@ class NasTrain(_Run):
     recipe: Annotated[NasTrainRecipe, tyro.conf.arg(name="")] = field(default_factory=NasTrainRecipe)
     preset: str | None = None
     """other defaults: laptop (minutes on two cores, whatever the data), paper (CIFAR-10, all training images), paper-manas (the
-    same with batches of 64)"""
+    same with batches of 64, for the --genotype that `bgn run manas-search --preset paper-20` found)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
         "laptop": NasTrainRecipe(width=8, cells=5, epochs=10, limit=10_000, lr=0.1, drop_path=0.1, cutout=8),

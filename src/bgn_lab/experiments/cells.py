@@ -54,8 +54,11 @@ class CellsRecipe(Recipe):
             raise ValueError(f"clip={self.clip} is out of range; expected a number above 0")
         if self.stride is not None:
             raise ValueError(f"stride={self.stride}: networks of cells have none; expected none")
-        if self.schedule != "cosine":
-            raise ValueError(f"schedule={self.schedule!r}: networks of cells have a cosine; expected that")
+        if self.schedule != "cosine" or self.warmup:
+            raise ValueError(
+                f"schedule={self.schedule!r}, warmup={self.warmup}: networks of cells have a cosine from the first epoch on; "
+                "expected that, and 0"
+            )
 
     @property
     def rate(self) -> float:
@@ -75,7 +78,10 @@ def padded(data: Data) -> Data:
         return data
 
     def larger(source: Source) -> Source:
-        assert isinstance(source, InMemory)
+        if not isinstance(source, InMemory):
+            raise ValueError(
+                f"images of {H}x{W} pixels are too small for networks of cells; expected an image_size of {SIZE} or more"
+            )
         wide, high = max(SIZE - W, 0), max(SIZE - H, 0)
         return replace(source, x=F.pad(source.x, (wide // 2, wide - wide // 2, high // 2, high - high // 2)))
 

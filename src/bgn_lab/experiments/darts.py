@@ -15,7 +15,7 @@ from bgn import checks
 from bgn_lab.bilevel import Step, first_order, second_order
 from bgn_lab.data.sources import Batch
 from bgn_lab.experiments.cells import cosine
-from bgn_lab.experiments.search import Mix, Search, SearchRecipe
+from bgn_lab.experiments.search import Search, SearchRecipe, Weights
 from bgn_lab.genotype import EDGES, OPERATIONS, Genotype, derive
 from bgn_lab.models.cells import SearchNetwork
 from bgn_lab.training.task import fused
@@ -100,13 +100,13 @@ class Darts(Search):
         self.alphas.zero_grad()
         return batch
 
-    def mix(self, model: nn.Module) -> Mix:
+    def mix(self, model: nn.Module) -> Weights:
         """The softmax of the architecture parameters."""
         own: nn.Module = getattr(model, "_orig_mod", model)  # of a compiled one
-        found: Mix = own.get_parameter("alphas").detach().softmax(-1).tolist()
+        found: Weights = own.get_parameter("alphas").detach().softmax(-1).tolist()
         return found
 
-    def found(self, mix: Mix) -> Genotype:
+    def found(self, mix: Weights) -> Genotype:
         """The strongest two edges of each node."""
         normal, reduction = map(derive, mix)
         return Genotype(normal, reduction)

@@ -6,6 +6,7 @@ of the path on the half of the images that it did not learn from tells all agent
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -16,9 +17,9 @@ from torch.nn import functional as F
 from bgn import checks
 from bgn_lab import agents, paper
 from bgn_lab.data.sources import Batch, Data
-from bgn_lab.experiments.search import Mix, Search, SearchRecipe
-from bgn_lab.genotype import EDGES, OPERATIONS, Cell, Edge, Genotype, derive
-from bgn_lab.models.cells import SearchNetwork
+from bgn_lab.experiments.search import Search, SearchRecipe, Weights
+from bgn_lab.genotype import EDGES, NONE, OPERATIONS, Cell, Edge, Genotype, derive
+from bgn_lab.models.cells import Mix, SearchNetwork
 from bgn_lab.recipe import Recipe
 from bgn_lab.training.task import Scoring
 
@@ -27,6 +28,7 @@ Keep = Literal["two", "all"]
 BASELINE = 5.0  # of the reward
 EXPLORE = 0.1
 TEMPERATURES = 1000.0, 200.0  # at the beginning and at the end
+ALL, EVENLY = -1, torch.full((len(EDGES), len(OPERATIONS)), 1 / len(OPERATIONS))
 
 
 @dataclass(frozen=True)
@@ -59,18 +61,18 @@ class ManasRecipe(SearchRecipe):
 
 
 class OnePath(nn.Module):
-    """The network with a path through it: (cells, 14), an operation for each edge."""
+    """The network with a path through it: (cells, 14), an operation for each edge. All at once until agents choose."""
 
     path: Tensor
 
     def __init__(self, network: SearchNetwork) -> None:
         super().__init__()
         self.network = network
-        any_op = OPERATIONS.index("sep_conv_3x3")  # until agents choose
-        self.register_buffer("path", torch.full((len(network.cells), len(EDGES)), any_op, dtype=torch.long))
+        self.register_buffer("path", torch.full((len(network.cells), len(EDGES)), ALL, dtype=torch.long))
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.network(x, self.path.tolist())
+        mixes: list[Mix] = [EVENLY if ALL in cell else cell for cell in self.path.tolist()]
+        logits: Tensor = self.network(x, mixes)
         return logits
 
 
@@ -118,6 +120,9 @@ class Manas(Search):
         model.train()  # with the statistics of the batch: running ones are of rarely taken paths
         x, y = self.other_half()
         loss = float(F.cross_entropy(model(x).float(), y))
+        self.plan["waiting"].fill_(False)
+        if not math.isfinite(loss):  # nothing to learn from; if it is the weights, the epoch's own loss will tell
+            return
         agents.remember(self.plan, chosen, loss)
         rounds = int(self.plan["rounds"])
         if r.credit == "weights":
@@ -126,7 +131,6 @@ class Manas(Search):
             agents.learn_by_weights(self.plan, chosen, BASELINE - loss, first + (last - first) * min(rounds / total, 1), EXPLORE)
         elif rounds >= r.window // 4:
             agents.learn_by_squares(self.plan)
-        self.plan["waiting"].fill_(False)
 
     def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:
         """Of the most probable path."""
@@ -135,14 +139,28 @@ class Manas(Search):
         self._take(model, self.plan["policy"].argmax(-1))
         return super().measure(history, model, score)
 
-    def mix(self, model: nn.Module) -> Mix:  # noqa: ARG002
+    def mix(self, model: nn.Module) -> Weights:  # noqa: ARG002
         """The policies."""
-        found: Mix = self.plan["policy"].view(self.recipe.cells, len(EDGES), len(OPERATIONS)).tolist()
+        found: Weights = self._by_cell(self.plan["policy"]).tolist()
         return found
 
-    def found(self, mix: Mix) -> Genotype:
-        """A cell of its own for each."""
-        return Genotype(cells=tuple(derive(cell) if self.recipe.keep == "two" else _all_edges(cell) for cell in mix))
+    def _by_cell(self, values: Tensor) -> Tensor:
+        return values.view(self.recipe.cells, len(EDGES), len(OPERATIONS))
+
+    def found(self, mix: Weights) -> Genotype:
+        """A cell of its own for each.
+
+        Policies by ranks are alike on all edges. How strong one is, least squares tell otherwise: by how much its best operation
+        lowers the loss, compared with none.
+        """
+        if self.recipe.keep == "all":
+            return Genotype(cells=tuple(map(_all_edges, mix)))
+        if self.recipe.credit == "weights":
+            return Genotype(cells=tuple(map(derive, mix)))
+        credit, none = self._by_cell(self.plan["credit"]), OPERATIONS.index(NONE)
+        others = [k for k in range(len(OPERATIONS)) if k != none]
+        strengths = credit[..., none] - credit[..., others].min(-1).values
+        return Genotype(cells=tuple(map(derive, mix, strengths.tolist())))
 
 
 def _all_edges(policy: list[list[float]]) -> Cell:

@@ -26,7 +26,8 @@ class NasTrainRecipe(CellsRecipe):
     experiment: ClassVar[str] = "nas-train"
 
     genotype: str = "DARTS_V2"
-    """DARTS_V1, DARTS_V2, random-0, random-1, ... (drawn from all), or the path of a JSON file such as a search writes"""
+    """DARTS_V1, DARTS_V2, random-0, random-1, ... (drawn, as DARTS finds them), random-0-of-20, ... (20 different cells, as MANAS
+    does), or the path of a JSON file such as a search writes"""
     groups: int | None = None
     """G of bgn, gn or gbgn; by default the paper's: 32 (gn), 256 (bgn), or 64 (bgn) for a genotype that is a list of cells"""
     batch_size: int = 96
@@ -46,6 +47,7 @@ class NasTrainRecipe(CellsRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "genotype", genotype.content(self.genotype))  # files may change or go
         for name, most in {"cutout": 1024, "drop_path": 0.99, "auxiliary": 100.0}.items():
             if not 0 <= getattr(self, name) <= most:
                 raise ValueError(f"{name}={getattr(self, name)} is out of range; expected a number from 0 to {most}")
@@ -98,5 +100,5 @@ class NasTrain(Task):
         return cosine(self.recipe, epoch)
 
     def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """With the genotype itself, since its file may go."""
+        """With the genotype, whatever it is called."""
         return {**super().summary(history), "genotype": genotype.find(self.recipe.genotype).to_json()}

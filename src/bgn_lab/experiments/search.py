@@ -23,7 +23,7 @@ from bgn_lab.training import loop
 from bgn_lab.training.task import Scoring, Task
 
 GENOTYPE = "genotype.json"
-Mix = list[list[list[float]]]  # (kinds of cells or cells, 14, 8) weights of operations
+Weights = list[list[list[float]]]  # (kinds of cells or cells, 14, 8) of operations
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SearchRecipe(CellsRecipe):
         super().__post_init__()
         if not 0 < self.validation < 1:
             raise ValueError(f"validation={self.validation}: the architecture learns from it; expected a share between 0 and 1")
-        for name, only in {"amp": False, "simulate_workers": 1, "accumulate": 1}.items():
+        for name, only in {"amp": False, "simulate_workers": 1, "accumulate": 1, "nesterov": False}.items():
             if getattr(self, name) != only:
                 raise ValueError(f"{name}={getattr(self, name)} has no meaning for a search; expected {only}")
 
@@ -64,8 +64,11 @@ class Search(Task):
     def load(recipe: Recipe) -> Data:
         """Both halves with crops and flips."""
         data = padded(data_sets.load(recipe))
-        assert isinstance(data.train, InMemory)
-        assert isinstance(data.validation, InMemory)
+        if not isinstance(data.train, InMemory) or not isinstance(data.validation, InMemory):
+            raise ValueError(
+                f"data={recipe.data!r} is read from files one by one, and searches take images from memory; expected "
+                "fashion-mnist, cifar10 or an .npz file (tools/arrays.py makes some)"
+            )
         return replace(data, validation=replace(data.validation, pad=data.train.pad, flip=data.train.flip))
 
     def all_operations(self) -> SearchNetwork:
@@ -87,23 +90,23 @@ class Search(Task):
         """Epoch by epoch."""
         return cosine(self.recipe, epoch)
 
-    def mix(self, model: nn.Module) -> Mix:
+    def mix(self, model: nn.Module) -> Weights:
         """What the architecture is now."""
         raise NotImplementedError
 
-    def found(self, mix: Mix) -> Genotype:
-        """What that comes down to."""
+    def found(self, mix: Weights) -> Genotype:
+        """What that, which is what it is now, comes down to."""
         raise NotImplementedError
 
     def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:  # noqa: ARG002
-        """How the network does on the other half, and what the architecture is."""
+        """How the network does on the other half, what the architecture is, and what it comes down to."""
         mix = self.mix(model)
-        return {**self.validation(score), "mix": [[[round(p, 5) for p in row] for row in cell] for cell in mix]}
+        shown = [[[round(p, 5) for p in row] for row in cell] for cell in mix]
+        return {**self.validation(score), "mix": shown, "genotype": self.found(mix).to_json()}
 
     def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """With what was found."""
-        mix = history[-1].get("mix")
-        return {**super().summary(history), "genotype": None if mix is None else self.found(mix).to_json()}
+        """With what was found; nothing by a search that came to grief."""
+        return {**super().summary(history), "genotype": history[-1].get("genotype")}
 
     def said(self, result: dict[str, Any]) -> str:
         """Where the genotype is."""
@@ -112,9 +115,8 @@ class Search(Task):
     def illustrate(self, model: nn.Module, folder: Path) -> None:  # noqa: ARG002
         """The genotype as a file, its cells, and how the search moved."""
         epochs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        history = [epoch["mix"] for epoch in epochs if "mix" in epoch]
-        if history:
-            genotype = self.found(history[-1])
+        if "genotype" in epochs[-1]:
+            genotype = Genotype.from_json(epochs[-1]["genotype"])
             files.write(folder / GENOTYPE, json.dumps(genotype.to_json()).encode())
             cell_pictures.write(genotype, folder)
-            cell_pictures.movement(history, self.rows, folder)
+            cell_pictures.movement([epoch["mix"] for epoch in epochs], self.rows, folder)

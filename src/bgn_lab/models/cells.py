@@ -135,6 +135,11 @@ class Auxiliary(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[2:] != (8, 8):
+            raise ValueError(
+                f"the auxiliary classifier takes maps of 8x8, and these are {x.shape[2]}x{x.shape[3]}; expected images of 32x32, "
+                "or auxiliary=0"
+            )
         logits: Tensor = self.layers(x)
         return logits
 
@@ -154,12 +159,13 @@ class FoundNetwork(nn.Module):
         self.fc = nn.Linear(layout.out, classes)
 
     def forward(self, x: Tensor, both: bool = False, drop: float = 0.0) -> Tensor | tuple[Tensor, Tensor | None]:
-        """Logits; or those and, where there is an auxiliary classifier, its own. ``drop``: the probability of dropping a path."""
+        """Logits; or those and, where there is an auxiliary classifier, its own, which costs next to nothing. ``drop``: the
+        probability of dropping a path."""
         s0 = s1 = self.stem(x)
         beside = None
         for i, cell in enumerate(self.cells):
             s0, s1 = s1, cell(s0, s1, drop)
-            if both and self.auxiliary is not None and i == self.middle:
+            if self.auxiliary is not None and i == self.middle:
                 beside = self.auxiliary(s1)
         logits: Tensor = self.fc(s1.mean((2, 3)))
         return (logits, beside) if both else logits
