@@ -13,6 +13,7 @@ from bgn_lab.agents import zipf
 from bgn_lab.experiments.manas import ManasRecipe
 from bgn_lab.experiments.search import GENOTYPE
 from bgn_lab.genotype import EDGES, OPERATIONS, find
+from bgn_lab.training import loop
 from bgn_lab.training.run import run
 from tests.lab.interrupting import same_bits
 from tests.lab.small_images import small
@@ -110,6 +111,25 @@ def test_every_normaliser_is_described() -> None:
     assert max(layers.values()) > 1
 
 
+def test_a_path_is_judged_with_statistics_of_its_own() -> None:
+    """And not of those that came before it."""
+    task, model, _ = begun()
+    for _ in range(5):
+        task.example(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
+        model(torch.randn(16, 1, 8, 8))
+    images = []
+
+    def score(source: Any, _: Any) -> Any:
+        x = loop.Prepare(task.data, task.recipe)(next(source.evaluation(40)))[0]
+        with torch.no_grad():
+            images.append((model.eval()(x), model.train()(x)))
+        return loop.Score(0.0, 0, len(x)), None
+
+    task.measure([], model, score)
+    ((own, batch),) = images
+    assert float((own - batch).abs().mean()) < 0.3 * float(batch.std())
+
+
 def test_all_edges_or_two(tmp_path: Path) -> None:
     both = {keep: run(small(replace(TINY, keep=keep, epochs=1)), tmp_path / keep) for keep in ("two", "all")}  # type: ignore[arg-type]
     assert all(len(result["genotype"]["cells"]) == 3 for result in both.values())
@@ -119,7 +139,7 @@ def test_all_edges_or_two(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_path_learns_and_what_is_found_can_be_trained(tmp_path: Path) -> None:
-    recipe = replace(TINY, groups=None, width=8, channels_last=True, limit=2000, epochs=6, batch_size=32, lr=0.1, window=128)
+    recipe = replace(TINY, groups=None, width=8, channels_last=True, limit=2000, epochs=6, batch_size=32, window=128)
     result = experiments.run(recipe, tmp_path / "search")
     assert result["validation_accuracy"] > 0.3
     network = experiments.recipe(

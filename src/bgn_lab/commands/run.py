@@ -192,7 +192,7 @@ class ManasSearch(_Run):
     paper-20 (20 cells, 500 epochs: what the paper trained was found so)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
-        "laptop": ManasRecipe(width=8, cells=5, epochs=12, limit=10_000, lr=0.1),
+        "laptop": ManasRecipe(width=8, cells=5, epochs=12, limit=10_000),
         "paper": ManasRecipe(data="cifar10"),
         "paper-20": ManasRecipe(data="cifar10", cells=20, epochs=500),
     }

@@ -7,6 +7,7 @@ of the path on the half of the images that it did not learn from tells all agent
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import bgn
 from bgn import checks
 from bgn_lab import agents, paper
 from bgn_lab.data.sources import Batch, Data
@@ -21,6 +23,7 @@ from bgn_lab.experiments.search import Search, SearchRecipe, Weights
 from bgn_lab.genotype import EDGES, NONE, OPERATIONS, Cell, Edge, Genotype, derive
 from bgn_lab.models.cells import Mix, SearchNetwork
 from bgn_lab.recipe import Recipe
+from bgn_lab.training import loop
 from bgn_lab.training.task import Scoring
 
 Credit = Literal["squares", "weights"]
@@ -28,6 +31,7 @@ Keep = Literal["two", "all"]
 BASELINE = 5.0  # of the reward
 EXPLORE = 0.1
 TEMPERATURES = 1000.0, 200.0  # at the beginning and at the end
+CALIBRATION = 16  # batches
 ALL, EVENLY = -1, torch.full((len(EDGES), len(OPERATIONS)), 1 / len(OPERATIONS))
 
 
@@ -137,7 +141,18 @@ class Manas(Search):
         torch.manual_seed(self.recipe.seed + len(history))
         self._hear(model)
         self._take(model, self.plan["policy"].argmax(-1))
+        self._calibrate(model, len(history))
         return super().measure(history, model, score)
+
+    def _calibrate(self, model: nn.Module, epoch: int) -> None:
+        """Running statistics, which were of paths that came and went, become those of the path on some training images."""
+        if not any(name.endswith("running_mean") for name, _ in model.named_buffers()):
+            return
+        prepare, many = loop.Prepare(self.data, self.recipe), min(CALIBRATION, len(self.data.train) // self.recipe.batch_size)
+        batches = self.data.train.training(self.recipe.batch_size, self.recipe.seed, epoch, range(many))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "recalibrate: no data reached")  # what is not on the path
+            bgn.recalibrate(model, map(prepare, batches), progress=False)
 
     def mix(self, model: nn.Module) -> Weights:  # noqa: ARG002
         """The policies."""
