@@ -23,6 +23,7 @@ _RANDOM = re.compile(r"random-(?P<seed>\d+)(-of-(?P<cells>[1-9]\d*))?")
 OPERATIONS = (
     NONE, "max_pool_3x3", "avg_pool_3x3", "skip_connect", "sep_conv_3x3", "sep_conv_5x5", "dil_conv_3x3", "dil_conv_5x5",
 )  # fmt: skip
+SOMETHING = [k for k, name in enumerate(OPERATIONS) if name != NONE]
 NODES, INPUTS, KEPT = 4, 2, 2  # of a cell; edges that lead to a node in the end
 EDGES = tuple((state, INPUTS + node) for node in range(NODES) for state in range(INPUTS + node))  # (from, to), 14 of them
 
@@ -123,7 +124,7 @@ def derive(weights: Sequence[Sequence[float]], strengths: Sequence[float] | None
         own = []
         for i, (row, (state, to)) in enumerate(zip(weights, EDGES, strict=True)):
             if to == node:
-                best = max((k for k, name in enumerate(OPERATIONS) if name != NONE), key=lambda k: row[k])
+                best = max(SOMETHING, key=lambda k: row[k])
                 own.append((row[best] if strengths is None else strengths[i], Edge(OPERATIONS[best], state)))
         strongest = sorted(own, key=lambda pair: -pair[0])[:KEPT]
         nodes.append(tuple(sorted((edge for _, edge in strongest), key=lambda edge: edge.state)))

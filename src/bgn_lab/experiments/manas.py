@@ -20,7 +20,7 @@ from bgn import checks
 from bgn_lab import agents, paper
 from bgn_lab.data.sources import Batch, Data
 from bgn_lab.experiments.search import Search, SearchRecipe, Weights
-from bgn_lab.genotype import EDGES, NONE, OPERATIONS, Cell, Edge, Genotype, derive
+from bgn_lab.genotype import EDGES, NONE, OPERATIONS, SOMETHING, Cell, Edge, Genotype, derive
 from bgn_lab.models.cells import Mix, SearchNetwork
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
@@ -172,9 +172,8 @@ class Manas(Search):
             return Genotype(cells=tuple(map(_all_edges, mix)))
         if self.recipe.credit == "weights":
             return Genotype(cells=tuple(map(derive, mix)))
-        credit, none = self._by_cell(self.plan["credit"]), OPERATIONS.index(NONE)
-        others = [k for k in range(len(OPERATIONS)) if k != none]
-        strengths = credit[..., none] - credit[..., others].min(-1).values
+        credit = self._by_cell(self.plan["credit"])
+        strengths = credit[..., OPERATIONS.index(NONE)] - credit[..., SOMETHING].min(-1).values
         return Genotype(cells=tuple(map(derive, mix, strengths.tolist())))
 
 

@@ -9,13 +9,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from bgn_lab.genotype import EDGES, INPUTS, NODES, OPERATIONS, Cell, Genotype, reductions
+from bgn_lab.genotype import EDGES, INPUTS, NODES, OPERATIONS, SOMETHING, Cell, Genotype, reductions
 from bgn_lab.models.mixture import mixture
 from bgn_lab.models.operations import KINDS, FactorizedReduce, beginnings, convolved, operation
 from bgn_lab.norms import AnyNorm
 
 Mix = Tensor | Sequence[int]  # (14, 8) weights of all operations; or, of each edge, the one operation that is computed
-SOMETHING = [i for i, name in enumerate(OPERATIONS) if name != "none"]  # what a mixture adds up
 
 
 def _entrance(C: int, K: int, halve: bool, norm: AnyNorm, affine: bool) -> nn.Module:
