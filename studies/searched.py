@@ -10,9 +10,10 @@ read by the report alone (studies.searched_report).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bgn_lab import genotype
 from bgn_lab.commands.run import PRESETS
@@ -27,39 +28,44 @@ METHODS = {"darts-search": "DARTS", "manas-search": "MANAS"}
 LISTS = ("manas-search",)  # finds a list of cells: chance draws of the same space
 
 
-def searches(data: str, norm: str) -> Iterator[Recipe]:
-    """One of each method."""
+def searches(norm: str, **changes: Any) -> Iterator[Recipe]:
+    """One of each method: the preset with ``changes``."""
     for method in METHODS:
-        yield replace(PRESETS[method]["laptop"], data=data, norm=norm)
+        yield replace(PRESETS[method]["laptop"], norm=norm, **changes)
 
 
-def trainings(data: str, norm: str, drawn: int, seeds: int) -> Iterator[Recipe]:
-    """Of what the searches have found so far, and of random ones of the same kind, which have one seed each."""
+def trainings(norms: Sequence[str], drawn: int, seeds: int, **changes: Any) -> Iterator[Recipe]:
+    """Of what the searches have found so far, and of random ones of the same kind, which have one seed each; in rounds, so that
+    each normaliser has as many when the time is up."""
     plain = PRESETS["nas-train"]["laptop"]
     assert isinstance(plain, NasTrainRecipe)
-    own = replace(plain, data=data, norm=norm)
-    for recipe in searches(data, norm):
-        found = FOLDER / recipe.key() / GENOTYPE
-        if found.exists():
-            yield from (replace(own, genotype=str(found), seed=seed) for seed in range(seeds))
-        many = f"-of-{own.cells}" if recipe.experiment in LISTS else ""
-        yield from (replace(own, genotype=f"{genotype.RANDOM}{k}{many}") for k in range(drawn))
+    for k in range(max(drawn, seeds)):
+        for norm in norms:
+            own = replace(plain, norm=norm, **changes)
+            for search in searches(norm, **changes):
+                found = FOLDER / search.key() / GENOTYPE
+                if k < seeds and found.exists():
+                    yield replace(own, genotype=str(found), seed=k)
+                if k < drawn:
+                    many = f"-of-{own.cells}" if search.experiment in LISTS else ""
+                    yield replace(own, genotype=f"{genotype.RANDOM}{k}{many}")
 
 
 def main() -> None:
     """Run what is not done yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="an .npz of images of 32x32, or the name of a data set")
+    parser.add_argument("--images", type=int, default=10_000, help="training images, for searches and trainings (default: 10000)")
     parser.add_argument("--norms", nargs="*", default=NORMS)
     parser.add_argument("--drawn", type=int, default=4, help="random genotypes for each search (default: 4)")
     parser.add_argument("--seeds", type=int, default=2, help="of the training of what was found (default: 2)")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--hours", type=float, default=3.0, help="for the searches, and again for the trainings (default: 3)")
     options = parser.parse_args()
-    data, drawn, seeds = options.data, options.drawn, options.seeds
-    if run((recipe for norm in options.norms for recipe in searches(data, norm)), FOLDER, options.jobs, options.hours):
-        wanted = [recipe for norm in options.norms for recipe in trainings(data, norm, drawn, seeds)]
-        run(wanted, FOLDER, options.jobs, options.hours)
+    same = {"data": options.data, "limit": options.images}
+    wanted = (recipe for norm in options.norms for recipe in searches(norm, **same))
+    if run(wanted, FOLDER, options.jobs, options.hours):
+        run(trainings(options.norms, options.drawn, options.seeds, **same), FOLDER, options.jobs, options.hours)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bgn_lab import files, norms
+from bgn_lab import files, norms, paper
 from bgn_lab.experiments import cell_pictures
+from bgn_lab.experiments.cells import CellsRecipe
 from bgn_lab.experiments.nas_train import NasTrainRecipe
 from bgn_lab.genotype import RANDOM, Genotype, find
 from bgn_lab.report.collect import Run, collect
-from bgn_lab.report.text import table
+from bgn_lab.report.text import table, theirs
 from bgn_lab.training.run import NOT_CONVERGED
 from studies.searched import FOLDER, LISTS, METHODS
 
+BEST, MEAN = "random, best of ", "random, mean of "
 NOTE = (
     "Accuracy in %; ± the standard deviation over seeds or genotypes, where there are several. Minutes are of one core: for"
     " search and one training, or for all random trainings that one is the best of, chosen on validation images. A search has"
@@ -38,6 +40,7 @@ class Row:
     """Of the table; accuracies in percent, of the runs that converged."""
 
     norm: str
+    method: str  # of the search
     source: str
     validation: float | None
     tests: tuple[float, ...]
@@ -70,17 +73,17 @@ def rows(runs: Sequence[Run]) -> list[Row]:
 
 def _beside(search: Run, trained: Sequence[Run]) -> list[Row]:
     """A search and what chance does."""
-    kind = search.recipe.experiment in LISTS
+    method, kind = METHODS[search.recipe.experiment], search.recipe.experiment in LISTS
     own = _result(search)["genotype"]
     chance = [run for run in trained if _named(run).startswith(RANDOM) and bool(find(_named(run)).cells) == kind]
     chance.sort(key=_number)
     found = [run for run in trained if not _named(run).startswith(RANDOM) and find(_named(run)).to_json() == own]
     made = []
     if search.failed or found:
-        row = _row(METHODS[search.recipe.experiment], found or [search], _minutes(search) if found else 0.0)
+        row = _row(method, method, found or [search], _minutes(search) if found else 0.0)
         made = [replace(row, validation=None), *_at_cost(row, chance)]
     if chance and made:
-        made.append(_row(f"random, mean of {len(chance)}", chance, 0.0))
+        made.append(_row(method, f"{MEAN}{len(chance)}", chance, 0.0))
     return made
 
 
@@ -115,14 +118,14 @@ def _at_cost(row: Row, chance: Sequence[Run]) -> list[Row]:
     best = max(right, key=lambda run: _result(run)["validation_accuracy"], default=chance[0])
     rest = row.minutes - spent
     left = many == len(chance) and rest > spent / many  # no more were drawn, though there was time
-    source = f"random, best of {many}{f', {rest:.0f} minutes less than' if left else ' at the cost of'} {row.source}"
-    return [replace(_row(source, [best], 0.0), minutes=spent)]
+    source = f"{BEST}{many}{f', {rest:.0f} minutes less than' if left else ' at the cost of'} {row.method}"
+    return [replace(_row(row.method, source, [best], 0.0), minutes=spent)]
 
 
-def _row(source: str, runs: Sequence[Run], minutes: float) -> Row:
+def _row(method: str, source: str, runs: Sequence[Run], minutes: float) -> Row:
     right = [_result(run) for run in runs if not run.failed]
     return Row(
-        norms.label(runs[0].recipe), source,
+        norms.label(runs[0].recipe), method, source,
         statistics.mean(100 * result["validation_accuracy"] for result in right) if right else None,
         tuple(100 * result["test_accuracy"] for result in right),
         len(runs) - len(right),
@@ -132,8 +135,21 @@ def _row(source: str, runs: Sequence[Run], minutes: float) -> Row:
     )  # fmt: skip
 
 
+def settings(runs: Sequence[Run]) -> str:
+    """What was run: the same for all normalisers."""
+    parts = {}
+    for r in (run.recipe for run in runs):
+        assert isinstance(r, CellsRecipe)
+        images = "all" if r.limit is None else f"{r.limit:,}"
+        parts[r.experiment] = (
+            f"{r.epochs} epochs, batches of {r.batch_size}, {images} training images, {r.cells} cells, C = {r.width}"
+        )
+    place = next(run.recipe.data if run.recipe.root is None else run.recipe.root.name for run in runs)
+    return f"{place}. " + "; ".join(f"{METHODS.get(name, 'training')}: {said}" for name, said in sorted(parts.items())) + "."
+
+
 def write(folder: Path, out: Path) -> str:
-    """table.md, results.json, and the cells that were found; the table."""
+    """table.md, results.json, a picture, and the cells that were found; the table."""
     runs = collect([folder])
     places = {str(run.recipe.root or run.recipe.data) for run in runs}
     if len(places) > 1:
@@ -142,20 +158,47 @@ def write(folder: Path, out: Path) -> str:
     if not made:
         raise SystemExit(f"no training of what a search found is over in {folder}; expected a folder that studies.searched wrote")
     heading = ["normaliser", "genotype", "validation", "test", "weights", "minutes"]
-    text = f"# Searched and drawn\n\n{table(heading, [row.cells() for row in made])}\n{NOTE}\n"
+    measured = f"# Searched and drawn\n\n{settings(runs)}\n\n{table(heading, [row.cells() for row in made])}\n{NOTE}\n"
+    text = "\n".join([measured, *map(theirs, (paper.DARTS, paper.MANAS))])
     out.mkdir(parents=True, exist_ok=True)
     files.write(out / "table.md", text.encode())
     commands = sorted({" ".join(run.command) for run in runs})
     values = {"commands": commands, "rows": [vars(row) for row in made]}
     files.write(out / "results.json", json.dumps(values, indent=1).encode())
+    picture(made, out / "accuracy.png")
     for row in made:
-        if row.source in METHODS.values() and row.genotype is not None:
-            name = f"{row.source}-{row.norm.split(',')[0]}".lower()
+        if row.source == row.method and row.genotype is not None:
+            name = f"{row.method}-{row.norm.split(',')[0]}".lower()
             found = Genotype.from_json(row.genotype)
             (out / name).mkdir(exist_ok=True)
             files.write(out / name / "genotype.json", json.dumps(found.to_json()).encode())
             cell_pictures.write(found, out / name)
     return text
+
+
+def picture(made: Sequence[Row], path: Path) -> None:
+    """What was found among what was drawn, a panel for each method."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    methods = list(dict.fromkeys(row.method for row in made))
+    for axes, method in zip(figure.subplots(1, len(methods), squeeze=False, sharey=True)[0], methods, strict=True):
+        own = [row for row in made if row.method == method]
+        labels = list(dict.fromkeys(row.norm for row in own))
+        for k, source, style in (
+            (0, MEAN, {"marker": "o", "color": "0.65", "label": "random genotypes"}),
+            (1, BEST, {"marker": "o", "facecolor": "none", "edgecolor": "black", "s": 90, "label": "best at the search's cost"}),
+            (2, method, {"marker": "*", "color": "#D55E00", "s": 90, "label": "what was found, by seed"}),
+        ):
+            points = [(labels.index(row.norm), test) for row in own if row.source.startswith(source) for test in row.tests]
+            axes.scatter([x + (0.18 if k == 2 else 0) for x, _ in points], [y for _, y in points], zorder=2 + k, **style)
+        axes.set_xticks(range(len(labels)), labels)
+        axes.set(title=f"searched with {method}", xlim=(-0.5, len(labels) - 0.5))
+        axes.grid(axis="y", alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=8)
+    figure.supylabel("test accuracy, %", fontsize=10)
+    files.write_figure(path, figure)
 
 
 def main() -> None:

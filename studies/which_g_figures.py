@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
 import statistics
 from pathlib import Path
-from typing import Any
 
 from bgn_lab import files
 from studies.which_g_report import FLOOR, Entry, Key, regrets
 
 BESIDE = 700  # where marks of other rows are on the axis of G
 FIXED = re.compile(r"BGN, G = (\d+)")
-
-
-def _save(figure: Any, path: Path) -> None:
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
-    files.write(path, content.getvalue())
 
 
 def accuracy_by_groups(found: dict[Key, dict[str, Entry]], path: Path) -> None:
@@ -45,7 +37,7 @@ def accuracy_by_groups(found: dict[Key, dict[str, Entry]], path: Path) -> None:
         panel.set_title(f"{where}, {epochs} epochs")
         panel.grid(alpha=0.3)
         panel.legend()
-    _save(figure, path)
+    files.write_figure(path, figure)
 
 
 def regret_by_row(found: dict[Key, dict[str, Entry]], path: Path) -> None:
@@ -63,4 +55,4 @@ def regret_by_row(found: dict[Key, dict[str, Entry]], path: Path) -> None:
     panel.margins(y=0.01)
     panel.set_xlabel("points behind the best of BN, GN, LN, IN\n(bar: mean; dot: a cell)")
     panel.grid(axis="x", alpha=0.3)
-    _save(figure, path)
+    files.write_figure(path, figure)

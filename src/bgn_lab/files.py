@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 from pathlib import Path
@@ -77,6 +78,13 @@ def forget_locks() -> None:
 def write_json(path: Path, value: Any) -> None:
     """A value as JSON, for people to read too."""
     write(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_figure(path: Path, figure: Any, dpi: int = 130) -> None:
+    """A figure of matplotlib in the format that the name ends with."""
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:], dpi=dpi)
+    write(path, content.getvalue())
 
 
 def digest(path: Path, algorithm: str) -> str:

@@ -91,16 +91,17 @@ def test_a_search_that_came_to_grief_says_so() -> None:
 
 def test_trainings_take_what_searches_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searched, "FOLDER", tmp_path)
-    names = [recipe.to_json()["genotype"] for recipe in searched.trainings("cifar10", "gn", 2, 3)]
-    assert names == ["random-0", "random-1", "random-0-of-5", "random-1-of-5"]
-    darts, manas = searched.searches("cifar10", "gn")
+    same = {"data": "cifar10", "limit": 500}
+    names = [recipe.to_json()["genotype"] for recipe in searched.trainings(["gn"], 2, 3, **same)]
+    assert names == ["random-0", "random-0-of-5", "random-1", "random-1-of-5"]
+    darts, manas = searched.searches("gn", **same)
     assert (darts.experiment, manas.experiment) == ("darts-search", "manas-search")
     (tmp_path / darts.key()).mkdir()
     (tmp_path / darts.key() / GENOTYPE).write_text(json.dumps(NAMED["DARTS_V1"].to_json()))
-    found = list(searched.trainings("cifar10", "gn", 1, 2))
-    assert [recipe.seed for recipe in found] == [0, 1, 0, 0]
-    assert find(found[0].to_json()["genotype"]) == NAMED["DARTS_V1"]
-    assert {recipe.norm for recipe in found} == {"gn"}
+    found = list(searched.trainings(["gn", "bn"], 1, 2, **same))
+    assert [(recipe.norm, recipe.seed) for recipe in found] == [("gn", 0), ("gn", 0), ("gn", 0), ("bn", 0), ("bn", 0), ("gn", 1)]
+    assert find(found[0].to_json()["genotype"]) == find(found[-1].to_json()["genotype"]) == NAMED["DARTS_V1"]
+    assert {(recipe.data, recipe.limit) for recipe in [darts, manas, *found]} == {("cifar10", 500)}
 
 
 def test_report(tmp_path: Path) -> None:
@@ -114,6 +115,9 @@ def test_report(tmp_path: Path) -> None:
     text = write(tmp_path / "runs", tmp_path / "out")
     assert "| BN | MANAS |" in text
     assert "| BN | random, best of 1" in text
+    assert "MANAS: 1 epochs, batches of 32, 64 training images, 3 cells, C = 4; training: 1 epochs" in text
+    assert "The paper's own figures" in text
+    assert (tmp_path / "out" / "accuracy.png").stat().st_size > 5_000
     assert (tmp_path / "out" / "table.md").read_text() == text
     assert find(str(tmp_path / "out" / "manas-bn" / GENOTYPE)).cells
     assert (tmp_path / "out" / "manas-bn" / "cells.png").stat().st_size > 10_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,7 @@ def write(genotype: Genotype, folder: Path) -> None:
     """cells.png and cells.svg."""
     figure = draw(genotype)
     for kind in ("png", "svg"):
-        _store(figure, folder / f"cells.{kind}")
-
-
-def _store(figure: Figure, path: Path) -> None:
-    content = BytesIO()
-    figure.savefig(content, format=path.suffix[1:], dpi=130)
-    files.write(path, content.getvalue())
+        files.write_figure(folder / f"cells.{kind}", figure)
 
 
 def movement(history: Sequence[Any], rows: Sequence[str], folder: Path) -> None:
@@ -52,7 +45,7 @@ def movement(history: Sequence[Any], rows: Sequence[str], folder: Path) -> None:
     figure.text(0.52, 0.5 / high, "epoch", ha="center", fontsize=8)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=len(OPERATIONS), fontsize=8, frameon=False)
-    _store(figure, folder / "mix.png")
+    files.write_figure(folder / "mix.png", figure)
 
 
 def draw(genotype: Genotype) -> Figure:

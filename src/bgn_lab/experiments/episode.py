@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,7 @@ def picture(support: Tensor, queries: Tensor, given: Tensor, names: Sequence[str
     panels[0, 0].set_title("labelled", fontsize=8)
     panels[0, shots].set_title("queries", fontsize=8, loc="left")
     figure.suptitle(f"{title}\ngreen: recognised; red: taken for the class named below", fontsize=9)
-    content = BytesIO()
-    figure.savefig(content, format="png", dpi=130)
-    files.write(path, content.getvalue())
+    files.write_figure(path, figure)
 
 
 def _short(name: str) -> str:

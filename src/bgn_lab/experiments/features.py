@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,7 @@ def picture(found: Mapping[str, Pair], labels: Pair, names: tuple[str, str], tit
         axes.set(title=when, xticks=[], yticks=[])
     panels[0].legend(loc="best", fontsize=8)
     figure.suptitle(f"{title}\none colour per class; the target's labels were not used in training", fontsize=10)
-    content = BytesIO()
-    figure.savefig(content, format="png", dpi=130)
-    files.write(path, content.getvalue())
+    files.write_figure(path, figure)
 
 
 def project(both: Pair, labels: Tensor) -> Pair:

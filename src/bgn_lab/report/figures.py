@@ -11,14 +11,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from bgn_lab import files, paper
+from bgn_lab import paper
 from bgn_lab.report import text
 from bgn_lab.report.cells import Cell
 from bgn_lab.report.comparison import Comparison, named
@@ -180,13 +179,6 @@ def _means(cell: Cell, name: str) -> dict[int, float]:
             if metrics.get(name) is not None:
                 by_epoch[metrics["epoch"]].append(100 * metrics[name])
     return {epoch: sum(values) / len(values) for epoch, values in sorted(by_epoch.items())}
-
-
-def png(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG."""
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
-    files.write(path, buffer.getvalue())
 
 
 def svg(figure: Figure) -> bytes:

@@ -25,8 +25,8 @@ def write(runs: Sequence[Run], out: Path) -> list[Comparison]:
     files.write(out / "table.md", text.markdown(comparisons))
     for number, found in enumerate(comparisons):
         ending = "" if len(comparisons) == 1 else f"-{number + 1}"
-        figures.png(figures.accuracies(found), out / f"accuracy{ending}.png")
-        figures.png(figures.curves(found), out / f"curves{ending}.png")
+        files.write_figure(out / f"accuracy{ending}.png", figures.accuracies(found), dpi=150)
+        files.write_figure(out / f"curves{ending}.png", figures.curves(found), dpi=150)
     files.write(out / "report.html", page(comparisons))
     return comparisons
 
