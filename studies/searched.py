@@ -24,7 +24,7 @@ from studies.runner import run
 
 FOLDER = Path("runs/searched")
 NORMS = ("bn", "gn", "bgn")
-METHODS = {"darts-search": "DARTS", "manas-search": "MANAS"}
+METHODS = {"darts-search": "DARTS", "manas-search": "MANAS-LS"}
 LISTS = ("manas-search",)  # finds a list of cells: chance draws of the same space
 
 

@@ -19,19 +19,25 @@ from typing import Any
 from bgn_lab import files, norms, paper
 from bgn_lab.experiments import cell_pictures
 from bgn_lab.experiments.cells import CellsRecipe
+from bgn_lab.experiments.darts import DartsRecipe
 from bgn_lab.experiments.nas_train import NasTrainRecipe
 from bgn_lab.genotype import RANDOM, Genotype, find
+from bgn_lab.report.cells import count
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.text import table, theirs
 from bgn_lab.training.run import NOT_CONVERGED
 from studies.searched import FOLDER, LISTS, METHODS
 
+COMPARED = ("norm", "groups", "genotype", "seed")
 BEST, MEAN = "random, best of ", "random, mean of "
 NOTE = (
-    "Accuracy in %; ± the standard deviation over seeds or genotypes, where there are several. Minutes are of one core: for"
+    "Test accuracy in %. Each search was run once: ± is the standard deviation over trainings of the one genotype that it found,"
+    " with other seeds, and tells nothing of other searches; for random ones it is over genotypes. Minutes are of a process: for"
     " search and one training, or for all random trainings that one is the best of, chosen on validation images. A search has"
     " learned from these images too, so what it found has no figure there. MANAS finds a list of cells, DARTS two cells: each"
-    " stands beside random ones of its kind. Runs that did not converge count in time and not in means."
+    " stands beside random ones of its kind. Everything is trained with the normaliser that it was searched with, so that what a"
+    " search is worth is the difference to random genotypes of the same normaliser. Runs that did not converge count in time and"
+    " not in means."
 )
 
 
@@ -47,6 +53,7 @@ class Row:
     failed: int
     minutes: float
     parameters: int
+    lost: bool  # a search that did not converge itself
     genotype: dict[str, Any] | None
 
     def cells(self) -> list[str]:
@@ -56,7 +63,8 @@ class Row:
         if self.failed:
             parts.append(f"{self.failed} of {self.failed + len(self.tests)} {NOT_CONVERGED}" if self.tests else NOT_CONVERGED)
         validation = "·" if self.validation is None else f"{self.validation:.1f}"
-        return [self.norm, self.source, validation, ", ".join(parts), f"{self.parameters:,}", f"{self.minutes:.0f}"]
+        source = f"{self.source} (the search {NOT_CONVERGED})" if self.lost and self.tests else self.source
+        return [self.norm, source, validation, ", ".join(parts), f"{self.parameters:,}", f"{self.minutes:.0f}"]
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
@@ -79,9 +87,9 @@ def _beside(search: Run, trained: Sequence[Run]) -> list[Row]:
     chance.sort(key=_number)
     found = [run for run in trained if not _named(run).startswith(RANDOM) and find(_named(run)).to_json() == own]
     made = []
-    if search.failed or found:
+    if found or own is None:
         row = _row(method, method, found or [search], _minutes(search) if found else 0.0)
-        made = [replace(row, validation=None), *_at_cost(row, chance)]
+        made = [replace(row, validation=None, lost=search.failed), *_at_cost(row, chance)]
     if chance and made:
         made.append(_row(method, f"{MEAN}{len(chance)}", chance, 0.0))
     return made
@@ -117,8 +125,12 @@ def _at_cost(row: Row, chance: Sequence[Run]) -> list[Row]:
     right = [run for run in chance[:many] if not run.failed]
     best = max(right, key=lambda run: _result(run)["validation_accuracy"], default=chance[0])
     rest = row.minutes - spent
-    left = many == len(chance) and rest > spent / many  # no more were drawn, though there was time
-    source = f"{BEST}{many}{f', {rest:.0f} minutes less than' if left else ' at the cost of'} {row.method}"
+    cost = " at the cost of"
+    if many == len(chance) and rest > spent / many:  # no more were drawn, though there was time
+        cost = f", {rest:.0f} minutes less than"
+    elif rest < 0:  # one alone took longer
+        cost = f", {-rest:.0f} minutes more than"
+    source = f"{BEST}{many}{cost} {row.method}"
     return [replace(_row(row.method, source, [best], 0.0), minutes=spent)]
 
 
@@ -131,29 +143,43 @@ def _row(method: str, source: str, runs: Sequence[Run], minutes: float) -> Row:
         len(runs) - len(right),
         minutes + statistics.mean(map(_minutes, runs)),
         round(statistics.mean(_result(run)["parameters"] for run in runs)),
+        False,
         _result(runs[0])["genotype"],
     )  # fmt: skip
 
 
 def settings(runs: Sequence[Run]) -> str:
     """What was run: the same for all normalisers."""
-    parts = {}
+    parts: dict[str, str] = {}
     for r in (run.recipe for run in runs):
         assert isinstance(r, CellsRecipe)
         images = "all" if r.limit is None else f"{r.limit:,}"
+        order = f"{r.order} order, {r.arch_lr} for the mixture, " if isinstance(r, DartsRecipe) else ""
         parts[r.experiment] = (
-            f"{r.epochs} epochs, batches of {r.batch_size}, {images} training images, {r.cells} cells, C = {r.width}"
+            f"{order}{count(r.epochs, 'epoch')}, batches of {r.batch_size}, learning rate {r.lr}, {images} training images, "
+            f"{r.cells} cells, C = {r.width}"
         )
     place = next(run.recipe.data if run.recipe.root is None else run.recipe.root.name for run in runs)
     return f"{place}. " + "; ".join(f"{METHODS.get(name, 'training')}: {said}" for name, said in sorted(parts.items())) + "."
 
 
+def _same(runs: Sequence[Run], folder: Path) -> None:
+    """Refuse what is not to be compared."""
+    known: dict[str, dict[str, Any]] = {}
+    for r in (run.recipe for run in runs):
+        own = {name: value for name, value in r.identity().items() if name not in COMPARED}
+        images = {name: own.get(name) for name in ("data", "root", "limit")}
+        for what, mine in ((r.experiment, own), ("images", images)):
+            first = known.setdefault(what, mine)
+            odd = [f"{name} {first.get(name)} and {value}" for name, value in mine.items() if value != first.get(name)]
+            if odd:
+                raise SystemExit(f"{folder} has runs of several settings: {', '.join(odd)}; expected those of one study")
+
+
 def write(folder: Path, out: Path) -> str:
     """table.md, results.json, a picture, and the cells that were found; the table."""
     runs = collect([folder])
-    places = {str(run.recipe.root or run.recipe.data) for run in runs}
-    if len(places) > 1:
-        raise SystemExit(f"{folder} has runs of several data sets: {', '.join(sorted(places))}; expected those of one")
+    _same(runs, folder)
     made = rows(runs)
     if not made:
         raise SystemExit(f"no training of what a search found is over in {folder}; expected a folder that studies.searched wrote")

@@ -184,7 +184,7 @@ def find(name: str) -> Genotype:
         raise ValueError(
             f"genotype={name!r} is neither a file nor one of {', '.join(NAMED)}, {RANDOM}SEED, {RANDOM}SEED-of-CELLS"
         )
-    return _read(str(path), path.read_text())
+    return _read(str(path), path.read_bytes())
 
 
 def content(name: str) -> str:
@@ -193,7 +193,7 @@ def content(name: str) -> str:
     return name if name in NAMED or _RANDOM.fullmatch(name) else json.dumps(found.to_json())
 
 
-def _read(where: str, text: str) -> Genotype:
+def _read(where: str, text: str | bytes) -> Genotype:
     try:
         return Genotype.from_json(json.loads(text))
     except ValueError as error:  # what json raises, too

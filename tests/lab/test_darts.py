@@ -1,6 +1,7 @@
 """Searching by gradients: the mixture learns, its architecture moves, and it goes on to the bit."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from bgn_lab.experiments.darts import ALPHAS, DartsRecipe
 from bgn_lab.experiments.search import GENOTYPE
 from bgn_lab.genotype import EDGES, NONE, OPERATIONS, Edge, derive, find
 from bgn_lab.training.run import run
+from bgn_lab.training.task import floor
 from tests.lab.interrupting import same_bits
 from tests.lab.small_images import small
 
@@ -112,6 +114,41 @@ def test_the_mixture_learns(norm: str, tmp_path: Path) -> None:
     assert result["validation_accuracy"] > 0.5
 
 
+def test_normalisers_that_leave_nothing_to_learn_are_named() -> None:
+    """With a statistic for each image and map of the last cell, whatever is classified has a mean of zero."""
+    for norm, groups, spread in (
+        ("in", None, False),
+        ("gn", 16, False),
+        ("gn", None, True),
+        ("bgn", 16, True),
+        ("ln", None, True),
+    ):
+        task = small(replace(TINY, norm=norm, groups=groups))
+        with (
+            nullcontext()
+            if spread
+            else pytest.warns(UserWarning, match=r"16 channels of the last cell: .* nothing can be learned")
+        ):
+            task.check()
+        x = torch.randn(4, 1, 8, 8) + torch.arange(4).view(4, 1, 1, 1)
+        with torch.no_grad():
+            differ = float(task.build()(x).std(0).max())
+        assert (differ > 1e-3) == spread, (norm, groups, differ)
+
+
+def test_groups() -> None:
+    """The paper's, but for GN in narrower networks than its own."""
+    assert [DartsRecipe(norm="gn", width=width).usual_groups for width in (4, 8, 16, 36)] == [8, 16, 32, 32]
+    assert [DartsRecipe(norm="bgn", width=width).usual_groups for width in (4, 16)] == [256, 256]
+
+
+def test_guessing_is_judged_by_the_images_that_are_guessed() -> None:
+    task: Any = small(TINY)
+    found = task.summary([{"validation_accuracy": 0.1, "genotype": None}])
+    assert found["floor"] == pytest.approx(floor(0.1, len(task.data.validation)))
+    assert len(task.data.validation) != len(task.data.test)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -119,6 +156,7 @@ def test_the_mixture_learns(norm: str, tmp_path: Path) -> None:
         ({"validation": 0.0}, "validation=0.0: the architecture learns from it"),
         ({"arch_lr": 0.0}, "arch_lr=0.0"),
         ({"nesterov": True}, "nesterov=True has no meaning for a search; expected False"),
+        ({"median_of": 2}, "median_of=2 has no meaning for a search; expected 1"),
         ({"accumulate": 2}, "accumulate=2 has no meaning for a search; expected 1"),
     ],
 )

@@ -96,6 +96,9 @@ def test_bad_ones_are_refused(values: Any, message: str, tmp_path: Path) -> None
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="genotype='DARTS' is neither a file nor one of DARTS_V1, DARTS_V2, random-SEED"):
         find("DARTS")
+    (tmp_path / "cells.png").write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(ValueError, match=r"cells.png holds no genotype"):
+        find(str(tmp_path / "cells.png"))
     (tmp_path / "cut.json").write_text('{"normal": [')
     with pytest.raises(ValueError, match=r"cut.json holds no genotype"):
         find(str(tmp_path / "cut.json"))

@@ -150,6 +150,17 @@ def test_the_path_learns_and_what_is_found_can_be_trained(tmp_path: Path) -> Non
     assert trained["genotype"] == result["genotype"]
 
 
+def test_agents_need_time() -> None:
+    """Or a genotype would be left that nobody found."""
+    task = small(replace(TINY, window=44))  # 2 epochs of 5 rounds
+    with pytest.raises(
+        ValueError, match="window=44: policies stay uniform .* have 10 rounds; expected at most 40, or more epochs"
+    ):
+        task.check()
+    small(replace(TINY, window=40)).check()
+    small(replace(TINY, window=44, credit="weights")).check()
+
+
 def test_names() -> None:
     assert len(EDGES) * len(OPERATIONS) == 112
     assert ManasRecipe(norm="bgn").usual_groups == 64

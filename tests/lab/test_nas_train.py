@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from bgn.kinds import normalisers
 from bgn_lab import experiments
+from bgn_lab.cli import main
 from bgn_lab.experiments.cells import cut_out
 from bgn_lab.experiments.nas_train import NasTrainRecipe
 from bgn_lab.genotype import NAMED, Genotype, find
@@ -35,6 +36,13 @@ def test_groups_of_lists_of_cells(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(Genotype(cells=(v2.normal,) * 3).to_json()))
     assert replace(TINY, genotype=str(file), groups=None).usual_groups == 64
+
+
+def test_what_manas_found_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "nas-train", "--preset", "paper-manas"]) == 2
+    assert "preset='paper-manas' trains a list of cells, and genotype='DARTS_V2' is none" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """The study of searches: what stands beside a search is what chance finds at its cost, chosen on validation images."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from studies import searched
 from studies.searched_report import rows, write
 
 from bgn_lab import experiments
+from bgn_lab.cli import main
 from bgn_lab.experiments.nas_train import NasTrainRecipe
 from bgn_lab.experiments.search import GENOTYPE
 from bgn_lab.genotype import NAMED, drawn, find
@@ -62,7 +65,7 @@ def test_lists_of_cells_stand_beside_lists_of_cells() -> None:
         train("random-0-of-5", 12, 40, 42, "bgn"),
     ]
     made = [(row.norm, row.source, row.tests[0]) for row in rows(runs)]
-    for method, G, own, other in (("DARTS", 256, 48, 41), ("MANAS", 64, 47, 42)):
+    for method, G, own, other in (("DARTS", 256, 48, 41), ("MANAS-LS", 64, 47, 42)):
         label, pair = f"BGN, G = {G}", made[:3] if method == "DARTS" else made[3:]
         assert pair == [
             (label, method, pytest.approx(own)),
@@ -87,6 +90,17 @@ def test_what_did_not_converge_is_counted() -> None:
 def test_a_search_that_came_to_grief_says_so() -> None:
     (row, *_) = rows([search("darts-search", 100, genotype=None), train("random-0", 10, 40, 41)])
     assert row.cells()[1:4] == ["DARTS", "·", "did not converge"]
+    lost = replace(search("darts-search", 5), result={**(search("darts-search", 5).result or {}), "status": NOT_CONVERGED})
+    assert rows([lost]) == [], "what it left is not trained yet"
+    (row, *_) = rows([lost, train(json.dumps(PAIR), 10, 50, 48)])
+    assert row.cells()[1:4] == ["DARTS (the search did not converge)", "·", "48.0"]
+
+
+def test_one_that_takes_longer_says_so() -> None:
+    _, best, _ = (
+        row.cells() for row in rows([search("darts-search", 1), train(json.dumps(PAIR), 2, 50, 48), train("random-0", 10, 4, 4)])
+    )
+    assert best[1] == "random, best of 1, 7 minutes more than DARTS"
 
 
 def test_trainings_take_what_searches_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,22 +118,31 @@ def test_trainings_take_what_searches_found(tmp_path: Path, monkeypatch: pytest.
     assert {(recipe.data, recipe.limit) for recipe in [darts, manas, *found]} == {("cifar10", 500)}
 
 
-def test_report(tmp_path: Path) -> None:
+def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From real runs, however small."""
     small = {"norm": "bn", "width": 4, "channels_last": False, "cells": 3, "epochs": 1, "batch_size": 32, "limit": 64}
-    own = experiments.recipe({"experiment": "manas-search", **small})
+    own = experiments.recipe({"experiment": "manas-search", "window": 1, **small})
     experiments.run(own, tmp_path / "runs" / "search")
     for genotype in (str(tmp_path / "runs" / "search" / GENOTYPE), "random-0-of-3"):
         recipe = experiments.recipe({"experiment": "nas-train", "genotype": genotype, "auxiliary": 0.0, "cutout": 8, **small})
         experiments.run(recipe, tmp_path / "runs" / recipe.key())
     text = write(tmp_path / "runs", tmp_path / "out")
-    assert "| BN | MANAS |" in text
+    assert "| BN | MANAS-LS |" in text
     assert "| BN | random, best of 1" in text
-    assert "MANAS: 1 epochs, batches of 32, 64 training images, 3 cells, C = 4; training: 1 epochs" in text
+    assert "MANAS-LS: 1 epoch, batches of 32, learning rate 0.025, 64 training images, 3 cells, C = 4; training: 1 epoch" in text
     assert "The paper's own figures" in text
     assert (tmp_path / "out" / "accuracy.png").stat().st_size > 5_000
     assert (tmp_path / "out" / "table.md").read_text() == text
-    assert find(str(tmp_path / "out" / "manas-bn" / GENOTYPE)).cells
-    assert (tmp_path / "out" / "manas-bn" / "cells.png").stat().st_size > 10_000
+    assert find(str(tmp_path / "out" / "manas-ls-bn" / GENOTYPE)).cells
+    assert (tmp_path / "out" / "manas-ls-bn" / "cells.png").stat().st_size > 10_000
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "report")]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "left out because they are searches, whose accuracies are not of test images: 1 of 3 runs" in shown
+    assert re.search(r"genotype found [0-9a-f]{6}", shown), "and not a page of JSON"
+    assert main(["report", str(tmp_path / "runs" / "search"), "--out", str(tmp_path / "report")]) == 2
     with pytest.raises(SystemExit, match="no training of what a search found is over"):
         write(tmp_path / "runs" / "search", tmp_path / "other")
+    other = replace(recipe, limit=96)
+    experiments.run(other, tmp_path / "runs" / other.key())
+    with pytest.raises(SystemExit, match=r"runs of several settings: limit (64 and 96|96 and 64); expected those of one study"):
+        write(tmp_path / "runs", tmp_path / "other")

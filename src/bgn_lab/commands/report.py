@@ -9,6 +9,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from bgn_lab.experiments.search import SearchRecipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import collect
 from bgn_lab.report.write import write
@@ -27,12 +28,22 @@ class Report:
         """Write them."""
         if not self.folders:
             raise ValueError("folders is empty; expected at least one folder of runs")
-        runs = collect(self.folders)
+        found = collect(self.folders)
+        runs = [run for run in found if not isinstance(run.recipe, SearchRecipe)]
+        searches = len(found) - len(runs)
+        if not runs:
+            raise ValueError(
+                f"there are {searches} searches and nothing else; expected trainings of what they found (bgn run nas-train)"
+            )
         comparisons = write(runs, self.out)
-        for found in comparisons:
-            console.print(text.terminal(found, found.title()))
-            console.print(Text(found.caption() + "\n", style="dim"))
-        repeated = len(runs) - sum(len(found.runs) for found in comparisons)
+        for comparison in comparisons:
+            console.print(text.terminal(comparison, comparison.title()))
+            console.print(Text(comparison.caption() + "\n", style="dim"))
+        if searches:
+            console.print(
+                f"left out because they are searches, whose accuracies are not of test images: {searches} of {len(found)} runs"
+            )
+        repeated = len(runs) - sum(len(comparison.runs) for comparison in comparisons)
         if repeated:
             console.print(f"left out because their recipe was run twice: {repeated} of {len(runs)} runs")
         console.print(Text(f"report: {self.out / 'report.html'}"), soft_wrap=True)

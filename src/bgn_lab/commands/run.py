@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bgn import checks
-from bgn_lab import experiments, norms, paper
+from bgn_lab import experiments, genotype, norms, paper
 from bgn_lab.experiments.adaptation import AdaptationRecipe
 from bgn_lab.experiments.adversarial import AdversarialRecipe
 from bgn_lab.experiments.darts import DartsRecipe
@@ -212,6 +212,16 @@ class NasTrain(_Run):
         "paper": NasTrainRecipe(data="cifar10", validation=0),
         "paper-manas": NasTrainRecipe(data="cifar10", validation=0, batch_size=64),
     }
+
+    def __call__(self, console: Console) -> int:
+        """Not 600 epochs of another network than the one that was meant."""
+        assert isinstance(self.recipe, NasTrainRecipe)
+        if self.preset == "paper-manas" and not genotype.find(self.recipe.genotype).cells:
+            raise ValueError(
+                f"preset='paper-manas' trains a list of cells, and genotype={self.recipe.genotype!r} is none; expected the "
+                "genotype.json that bgn run manas-search --preset paper-20 leaves"
+            )
+        return super().__call__(console)
 
 
 def _workers(own: team.Team) -> str:

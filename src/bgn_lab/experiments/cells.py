@@ -68,7 +68,19 @@ class CellsRecipe(Recipe):
     @property
     def usual_groups(self) -> int | None:
         """The paper's."""
-        return paper.EXPERIMENT_GROUPS["darts"].get(self.norm)
+        return self.groups_as_in("darts")
+
+    @property
+    def last_width(self) -> int:
+        """Channels of the last cell, after two that halve the image."""
+        assert self.width is not None
+        return 4 * self.width
+
+    def groups_as_in(self, source: str) -> int | None:
+        """Of the paper's experiment of that name. GN has at least two channels of the last cell in a group, as in the paper's
+        narrowest network; with one, the mean of every map would be the same for all images, and that is what is classified."""
+        groups = paper.EXPERIMENT_GROUPS[source].get(self.norm)
+        return min(groups, self.last_width // 2) if groups and self.norm == "gn" else groups
 
 
 def padded(data: Data) -> Data:

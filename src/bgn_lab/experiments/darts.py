@@ -31,7 +31,7 @@ class DartsRecipe(SearchRecipe):
     experiment: ClassVar[str] = "darts-search"
 
     groups: int | None = None
-    """G of bgn, gn or gbgn; by default the paper's: 32 (gn), 256 (bgn)"""
+    """G of bgn, gn or gbgn; by default the paper's: 32 (gn; 2 for each channel of the first cell if that is fewer), 256 (bgn)"""
     order: Order = "second"
     """of the architecture's gradient: first (at the weights as they are) or second (after a step of theirs, dearer)"""
     arch_lr: float = 3e-4

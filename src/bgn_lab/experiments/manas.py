@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import bgn
 from bgn import checks
-from bgn_lab import agents, paper
+from bgn_lab import agents
 from bgn_lab.data.sources import Batch, Data
 from bgn_lab.experiments.search import Search, SearchRecipe, Weights
 from bgn_lab.genotype import EDGES, NONE, OPERATIONS, SOMETHING, Cell, Edge, Genotype, derive
@@ -42,9 +42,10 @@ class ManasRecipe(SearchRecipe):
     experiment: ClassVar[str] = "manas-search"
 
     groups: int | None = None
-    """G of bgn, gn or gbgn; by default the paper's: 32 (gn), 64 (bgn)"""
+    """G of bgn, gn or gbgn; by default the paper's: 32 (gn; 2 for each channel of the first cell if that is fewer), 64 (bgn)"""
     credit: Credit = "squares"
-    """how agents learn what their choices contributed: squares (MANAS-LS) or importance weights (MANAS)"""
+    """how agents learn what their choices contributed: squares (MANAS-LS) or importance weights (MANAS), which need many
+    thousands of rounds"""
     window: int = 256
     """rounds that the least squares are over; policies stay uniform for the first quarter of as many"""
     keep: Keep = "two"
@@ -61,7 +62,7 @@ class ManasRecipe(SearchRecipe):
     @property
     def usual_groups(self) -> int | None:
         """The paper's."""
-        return paper.EXPERIMENT_GROUPS["manas"].get(self.norm)
+        return self.groups_as_in("manas")
 
 
 class OnePath(nn.Module):
@@ -88,6 +89,17 @@ class Manas(Search):
     def __init__(self, recipe: Recipe, data: Data) -> None:
         super().__init__(recipe, data)
         self.rows = [f"cell {i + 1}" for i in range(self.recipe.cells)]
+
+    def check(self) -> None:
+        """Agents must have time to learn."""
+        r = self.recipe
+        rounds = r.epochs * (len(self.data.train) // r.batch_size)
+        if r.credit == "squares" and rounds < max(r.window // 4, 1):
+            raise ValueError(
+                f"window={r.window}: policies stay uniform for a quarter of it, and {r.epochs} epochs of {len(self.data.train)} "
+                f"images have {rounds} rounds; expected at most {4 * rounds}, or more epochs"
+            )
+        super().check()
 
     def network(self) -> nn.Module:
         """With all operations, of which one path is computed."""

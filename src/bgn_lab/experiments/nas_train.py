@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bgn_lab import data as data_sets
-from bgn_lab import genotype, norms, paper
+from bgn_lab import genotype, norms
 from bgn_lab.data.sources import Batch, Data
 from bgn_lab.experiments.cells import CellsRecipe, cosine, cut_out, padded
 from bgn_lab.models.cells import FoundNetwork
@@ -29,7 +29,8 @@ class NasTrainRecipe(CellsRecipe):
     """DARTS_V1, DARTS_V2, random-0, random-1, ... (drawn, as DARTS finds them), random-0-of-20, ... (20 different cells, as MANAS
     does), or the path of a JSON file such as a search writes"""
     groups: int | None = None
-    """G of bgn, gn or gbgn; by default the paper's: 32 (gn), 256 (bgn), or 64 (bgn) for a genotype that is a list of cells"""
+    """G of bgn, gn or gbgn; by default the paper's: 32 (gn; 2 for each channel of the first cell if that is fewer), 256 (bgn), or
+    64 (bgn) for a genotype that is a list of cells"""
     batch_size: int = 96
     """images that are normalised together"""
     cells: int = 20
@@ -41,7 +42,8 @@ class NasTrainRecipe(CellsRecipe):
     cutout: int = 16
     """size of the square that is hidden in each training image; 0 for none"""
     drop_path: float = 0.2
-    """probability in the last epoch that an edge is left out for an image; it grows from 0"""
+    """what the probability that an edge is left out for an image grows to, epoch by epoch from 0; the last epoch is one step
+    below"""
     auxiliary: float = 0.4
     """weight in the loss of a second classifier in the middle; 0 for none"""
 
@@ -56,7 +58,7 @@ class NasTrainRecipe(CellsRecipe):
     def usual_groups(self) -> int | None:
         """The paper's; lists of cells are what MANAS finds."""
         name = "manas" if genotype.find(self.genotype).cells else "darts"
-        return paper.EXPERIMENT_GROUPS[name].get(self.norm)
+        return self.groups_as_in(name)
 
 
 class NasTrain(Task):

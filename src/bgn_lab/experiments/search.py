@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +44,7 @@ class SearchRecipe(CellsRecipe):
         super().__post_init__()
         if not 0 < self.validation < 1:
             raise ValueError(f"validation={self.validation}: the architecture learns from it; expected a share between 0 and 1")
-        for name, only in {"amp": False, "simulate_workers": 1, "accumulate": 1, "nesterov": False}.items():
+        for name, only in {"amp": False, "simulate_workers": 1, "accumulate": 1, "nesterov": False, "median_of": 1}.items():
             if getattr(self, name) != only:
                 raise ValueError(f"{name}={getattr(self, name)} has no meaning for a search; expected {only}")
 
@@ -70,6 +71,18 @@ class Search(Task):
                 "fashion-mnist, cifar10 or an .npz file (tools/arrays.py makes some)"
             )
         return replace(data, validation=replace(data.validation, pad=data.train.pad, flip=data.train.flip))
+
+    def check(self) -> None:
+        """Some normalisers leave nothing to learn."""
+        super().check()
+        r = self.recipe
+        groups = {"in": r.last_width, "gn": r.groups or r.usual_groups}.get(r.norm)
+        if groups is not None and groups >= r.last_width:
+            warnings.warn(
+                f"norm={r.norm!r} with {groups} groups for the {r.last_width} channels of the last cell: maps have a mean of "
+                "zero in every image, and means are what is classified, so that nothing can be learned",
+                stacklevel=2,
+            )
 
     def all_operations(self) -> SearchNetwork:
         """The network to search in."""

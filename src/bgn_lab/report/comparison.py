@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from collections.abc import Iterable
@@ -28,8 +29,6 @@ WORDS = {
     "adversarial": "adversarial training",
     "fewshot": "few-shot learning",
     "adaptation": "domain adaptation",
-    "darts-search": "a search by gradients",
-    "manas-search": "a search by agents",
     "nas-train": "a network of cells",
 }
 
@@ -209,6 +208,8 @@ def _data(recipe: Recipe) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, str) and value.startswith("{"):  # a genotype
+        return f"found {hashlib.sha256(value.encode()).hexdigest()[:6]}"
     return " + ".join(f"{n:,} {part}" for part, n in value.items()) if isinstance(value, dict) else str(value)
 
 

@@ -21,8 +21,6 @@ PAPER_TABLES = {  # those that belong beside an experiment's comparison
     "adversarial": (paper.ADVERSARIAL,),
     "fewshot": (paper.FEWSHOT,),
     "adaptation": (paper.ADAPTATION,),
-    "darts-search": (paper.DARTS,),
-    "manas-search": (paper.MANAS,),
     "nas-train": (paper.DARTS, paper.MANAS),
 }
 

@@ -124,12 +124,13 @@ class Task:
         tests = [m for m in history if "test_accuracy" in m]
         images = tests[-1]["test_images"] if tests else len(self.data.test)
         parts = {part: len(getattr(self.data, part)) for part in ("train", "validation")}
+        many = parts["validation"] if self.judged.startswith("validation") else images
         return {
             "test_accuracy": median(tests, "test_accuracy"),
             **_shard(tests),
             "validation_accuracy": history[-1].get("validation_accuracy"),
             "chance": self.data.chance,
-            "floor": floor(self.data.chance, images),
+            "floor": floor(self.data.chance, many),
             "classes": len(self.data.classes),
             "images": {**parts, "test": images},
             "image": list(self.data.shape),
