@@ -38,6 +38,17 @@ def test_groups_of_lists_of_cells(tmp_path: Path) -> None:
     assert replace(TINY, genotype=str(file), groups=None).usual_groups == 64
 
 
+def test_the_paper_s_in_cannot_learn() -> None:
+    """DARTS_V2 has no pools in its last cell; where there are some, something is left."""
+    plain = replace(TINY, norm="in", groups=None, auxiliary=0.0, cells=4)
+    with pytest.warns(UserWarning, match=r"norm='in': the network's answer is the same for all images"):
+        experiments.task(plain).check()
+    pool = [[["max_pool_3x3", 0]]] * 4
+    own = json.dumps({"normal": pool, "reduction": pool})
+    experiments.task(replace(plain, genotype=own)).check()
+    experiments.task(replace(plain, norm="ln")).check()
+
+
 def test_what_manas_found_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "nas-train", "--preset", "paper-manas"]) == 2
     assert "preset='paper-manas' trains a list of cells, and genotype='DARTS_V2' is none" in " ".join(

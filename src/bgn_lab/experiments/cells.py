@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,8 +14,10 @@ from bgn import checks
 from bgn_lab import paper
 from bgn_lab.data.sources import Data, InMemory, Source
 from bgn_lab.recipe import Recipe
+from bgn_lab.training.task import Task
 
 SIZE = 32
+BLIND = 1e-5  # of logits: they differ by less than that where they do not differ but for rounding
 
 
 @dataclass(frozen=True)
@@ -70,17 +73,33 @@ class CellsRecipe(Recipe):
         """The paper's."""
         return self.groups_as_in("darts")
 
-    @property
-    def last_width(self) -> int:
-        """Channels of the last cell, after two that halve the image."""
-        assert self.width is not None
-        return 4 * self.width
-
     def groups_as_in(self, source: str) -> int | None:
-        """Of the paper's experiment of that name. GN has at least two channels of the last cell in a group, as in the paper's
-        narrowest network; with one, the mean of every map would be the same for all images, and that is what is classified."""
+        """Of the paper's experiment of that name. In GN a group has at least two channels of the last cell, which has four times
+        those of the first, as in the paper's narrowest network. With one, the mean of every map would be the same for all
+        images, and that is what is classified."""
+        assert self.width is not None
         groups = paper.EXPERIMENT_GROUPS[source].get(self.norm)
-        return min(groups, self.last_width // 2) if groups and self.norm == "gn" else groups
+        return min(groups, 2 * self.width) if groups and self.norm == "gn" else groups
+
+
+class CellsTask(Task):
+    """Of a network of cells."""
+
+    def check(self) -> None:
+        """Normalisers of each image and map alone may leave nothing to learn; whoever wants to see that may."""
+        super().check()
+        model = self.bare().eval()
+        x = torch.randn(4, *self.data.shape) + torch.arange(4.0).view(4, 1, 1, 1)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of single elements, which comes again
+            spread = float(model(x).std(0).max())
+        if spread < BLIND:
+            groups = self.recipe.groups or self.recipe.usual_groups
+            warnings.warn(
+                f"norm={self.recipe.norm!r}{f' with {groups} groups' if groups else ''}: the network's answer is the same for "
+                "all images, since the maps that it averages have the same mean in each; nothing can be learned",
+                stacklevel=2,
+            )
 
 
 def padded(data: Data) -> Data:

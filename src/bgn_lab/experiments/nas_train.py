@@ -12,11 +12,10 @@ from torch.nn import functional as F
 from bgn_lab import data as data_sets
 from bgn_lab import genotype, norms
 from bgn_lab.data.sources import Batch, Data
-from bgn_lab.experiments.cells import CellsRecipe, cosine, cut_out, padded
+from bgn_lab.experiments.cells import CellsRecipe, CellsTask, cosine, cut_out, padded
 from bgn_lab.models.cells import FoundNetwork
 from bgn_lab.recipe import Recipe
 from bgn_lab.training.loop import Learned
-from bgn_lab.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class NasTrainRecipe(CellsRecipe):
         return self.groups_as_in(name)
 
 
-class NasTrain(Task):
+class NasTrain(CellsTask):
     """Classification with cutout, dropped paths and an auxiliary classifier."""
 
     recipe: NasTrainRecipe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,12 +15,12 @@ from bgn_lab import data as data_sets
 from bgn_lab import files, norms
 from bgn_lab.data.sources import Batch, Data, InMemory, generator
 from bgn_lab.experiments import cell_pictures
-from bgn_lab.experiments.cells import CellsRecipe, cosine, padded
+from bgn_lab.experiments.cells import CellsRecipe, CellsTask, cosine, padded
 from bgn_lab.genotype import Genotype
 from bgn_lab.models.cells import SearchNetwork
 from bgn_lab.recipe import Measure, Recipe
 from bgn_lab.training import loop
-from bgn_lab.training.task import Scoring, Task
+from bgn_lab.training.task import Scoring
 
 GENOTYPE = "genotype.json"
 Weights = list[list[list[float]]]  # (kinds of cells or cells, 14, 8) of operations
@@ -54,7 +53,7 @@ class SearchRecipe(CellsRecipe):
         return (Measure("validation_accuracy", "validation accuracy"),)
 
 
-class Search(Task):
+class Search(CellsTask):
     """Weights learn from one half of the training images, the architecture from the other, in turns."""
 
     recipe: SearchRecipe
@@ -71,18 +70,6 @@ class Search(Task):
                 "fashion-mnist, cifar10 or an .npz file (tools/arrays.py makes some)"
             )
         return replace(data, validation=replace(data.validation, pad=data.train.pad, flip=data.train.flip))
-
-    def check(self) -> None:
-        """Some normalisers leave nothing to learn."""
-        super().check()
-        r = self.recipe
-        groups = {"in": r.last_width, "gn": r.groups or r.usual_groups}.get(r.norm)
-        if groups is not None and groups >= r.last_width:
-            warnings.warn(
-                f"norm={r.norm!r} with {groups} groups for the {r.last_width} channels of the last cell: maps have a mean of "
-                "zero in every image, and means are what is classified, so that nothing can be learned",
-                stacklevel=2,
-            )
 
     def all_operations(self) -> SearchNetwork:
         """The network to search in."""
