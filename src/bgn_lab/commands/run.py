@@ -174,7 +174,7 @@ class DartsSearch(_Run):
 
     recipe: Annotated[DartsRecipe, tyro.conf.arg(name="")] = field(default_factory=DartsRecipe)
     preset: str | None = None
-    """other defaults: laptop (5 cells, 8 channels, first order; minutes on two cores, whatever the data), paper (CIFAR-10)"""
+    """other defaults: laptop (5 cells, 8 channels, first order; half an hour on two cores), paper (CIFAR-10)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
         "laptop": DartsRecipe(width=8, cells=5, epochs=4, limit=10_000, lr=0.1, arch_lr=3e-3, order="first"),
