@@ -95,7 +95,8 @@ def paper_title(source: paper.Table) -> str:
 
 def paper_subtitle(source: paper.Table) -> str:
     """What the columns and cells are."""
-    return f"{source.title}: {source.unit} by {source.column_header}."
+    by = f" by {source.column_header}" if source.column_header else ""
+    return f"{source.title}: {source.unit}{by}."
 
 
 def theirs(source: paper.Table) -> str:
