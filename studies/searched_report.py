@@ -71,7 +71,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     """By normaliser: each search, what chance finds at its cost, and the mean of chance."""
     over = [run for run in runs if run.result is not None]
     made = []
-    for norm in dict.fromkeys(run.recipe.norm for run in over):
+    for norm in sorted({run.recipe.norm for run in over}, key=list(paper.NORMALISERS).index):
         own = [run for run in over if run.recipe.norm == norm]
         for search in own:
             if search.recipe.experiment in METHODS:
@@ -222,7 +222,7 @@ def picture(made: Sequence[Row], path: Path) -> None:
         axes.set(title=f"searched with {method}", xlim=(-0.5, len(labels) - 0.5))
         axes.grid(axis="y", alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9, frameon=False)
     figure.supylabel("test accuracy, %", fontsize=10)
     files.write_figure(path, figure)
 
