@@ -44,8 +44,8 @@ class ManasRecipe(SearchRecipe):
     groups: int | None = None
     """G of bgn, gn or gbgn; by default the paper's: 32 (gn; 2 for each channel of the first cell if that is fewer), 64 (bgn)"""
     credit: Credit = "squares"
-    """how agents learn what their choices contributed: squares (MANAS-LS) or importance weights (MANAS), which need many
-    thousands of rounds"""
+    """how agents learn what their choices contributed: squares (MANAS-LS) or importance weights (MANAS), which are
+    noisier"""
     window: int = 256
     """rounds that the least squares are over; policies stay uniform for the first quarter of as many"""
     keep: Keep = "two"
