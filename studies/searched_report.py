@@ -22,6 +22,7 @@ from bgn_lab.experiments.cells import CellsRecipe
 from bgn_lab.experiments.darts import DartsRecipe
 from bgn_lab.experiments.nas_train import NasTrainRecipe
 from bgn_lab.genotype import RANDOM, Genotype, find
+from bgn_lab.recipe import Recipe
 from bgn_lab.report.cells import count
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.text import table, theirs
@@ -137,7 +138,7 @@ def _at_cost(row: Row, chance: Sequence[Run]) -> list[Row]:
 def _row(method: str, source: str, runs: Sequence[Run], minutes: float) -> Row:
     right = [_result(run) for run in runs if not run.failed]
     return Row(
-        norms.label(runs[0].recipe), method, source,
+        _label(runs[0].recipe), method, source,
         statistics.mean(100 * result["validation_accuracy"] for result in right) if right else None,
         tuple(100 * result["test_accuracy"] for result in right),
         len(runs) - len(right),
@@ -146,6 +147,12 @@ def _row(method: str, source: str, runs: Sequence[Run], minutes: float) -> Row:
         False,
         _result(runs[0])["genotype"],
     )  # fmt: skip
+
+
+def _label(recipe: Recipe) -> str:
+    """The normaliser with its G: that of GN is not the paper's in cells as narrow as these."""
+    groups = f", {recipe.usual_name}" if recipe.norm == "gn" and recipe.groups is None else ""
+    return norms.label(recipe) + groups
 
 
 def settings(runs: Sequence[Run]) -> str:
