@@ -195,9 +195,9 @@ def write(folder: Path, out: Path) -> str:
     text = "\n".join([measured, *map(theirs, (paper.DARTS, paper.MANAS))])
     out.mkdir(parents=True, exist_ok=True)
     files.write(out / "table.md", text.encode())
-    commands = sorted({" ".join(run.command) for run in runs})
-    values = {"commands": commands, "rows": [vars(row) for row in made]}
-    files.write(out / "results.json", json.dumps(values, indent=1).encode())
+    files.write_json(
+        out / "results.json", {"rows": [vars(row) for row in made], "runs": [_plain(run) for run in runs if run.result]}
+    )
     picture(made, out / "accuracy.png")
     for row in made:
         if row.source == row.method and row.genotype is not None:
@@ -207,6 +207,12 @@ def write(folder: Path, out: Path) -> str:
             files.write(out / name / "genotype.json", json.dumps(found.to_json()).encode())
             cell_pictures.write(found, out / name)
     return text
+
+
+def _plain(run: Run) -> dict[str, Any]:
+    """Without what is long and the same in all runs: every layer's normaliser."""
+    values = run.to_json()
+    return {**values, "result": {name: value for name, value in _result(run).items() if name != "normalisers"}}
 
 
 def picture(made: Sequence[Row], path: Path) -> None:

@@ -74,6 +74,13 @@ def test_lists_of_cells_stand_beside_lists_of_cells() -> None:
         ]
 
 
+def test_gn_has_its_groups() -> None:
+    """They are not the paper's in narrow cells."""
+    narrow = [replace(run, recipe=replace(run.recipe, width=8)) for run in (train("random-0", 1, 40, 41, "gn"),)]
+    own = [search("darts-search", 5, "gn"), train(json.dumps(PAIR), 10, 50, 48, "gn")]
+    assert [row.norm for row in rows([*own, *narrow])] == ["GN, G = 32", "GN, G = 16", "GN, G = 16"]
+
+
 def test_what_did_not_converge_is_counted() -> None:
     runs = [
         search("darts-search", 100),
@@ -133,6 +140,13 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "The paper's own figures" in text
     assert (tmp_path / "out" / "accuracy.png").stat().st_size > 5_000
     assert (tmp_path / "out" / "table.md").read_text() == text
+    results = (tmp_path / "out" / "results.json").read_text()
+    assert str(tmp_path) not in results, "it may be published"
+    assert sorted(run["recipe"]["experiment"] for run in json.loads(results)["runs"]) == [
+        "manas-search",
+        "nas-train",
+        "nas-train",
+    ]
     assert find(str(tmp_path / "out" / "manas-ls-bn" / GENOTYPE)).cells
     assert (tmp_path / "out" / "manas-ls-bn" / "cells.png").stat().st_size > 10_000
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "report")]) == 0

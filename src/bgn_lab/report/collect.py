@@ -27,12 +27,22 @@ class Run:
     @property
     def command(self) -> list[str]:
         """That started it, with the names of files, but not where they lay: a report may be published."""
-        return [Path(word).name if Path(word).is_absolute() else word for word in self.about.get("command", [])]
+        return [_name(word) for word in self.about.get("command", [])]
 
     @property
     def failed(self) -> bool:
         """Whether it is over and did not converge."""
         return self.result is not None and self.result["status"] == NOT_CONVERGED
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with names of files as in the command."""
+        recipe = {name: _name(value) if isinstance(value, str) else value for name, value in self.recipe.to_json().items()}
+        about = {**self.about, **({"command": self.command} if self.command else {})}
+        return {"folder": self.folder.name, "recipe": recipe, "result": self.result, "about": about}
+
+
+def _name(word: str) -> str:
+    return Path(word).name if Path(word).is_absolute() else word
 
 
 def read(folder: Path) -> Run:

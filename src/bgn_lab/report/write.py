@@ -14,8 +14,6 @@ from bgn_lab.report.collect import Run
 from bgn_lab.report.comparison import Comparison, compare
 from bgn_lab.report.page import page
 
-PLACES = ("root", "weights")  # fields of a recipe that are paths
-
 
 def write(runs: Sequence[Run], out: Path) -> list[Comparison]:
     """results.json, table.md, pictures and report.html; the comparisons that they show."""
@@ -31,13 +29,6 @@ def write(runs: Sequence[Run], out: Path) -> list[Comparison]:
     return comparisons
 
 
-def _run(run: Run) -> dict[str, Any]:
-    """As plain values, with names of files as in the command."""
-    recipe = {name: Path(value).name if name in PLACES and value else value for name, value in run.recipe.to_json().items()}
-    about = {**run.about, **({"command": run.command} if run.command else {})}
-    return {"folder": run.folder.name, "recipe": recipe, "result": run.result, "about": about}
-
-
 def _plain(found: Comparison) -> dict[str, Any]:
     def of(cell: Cell, first: bool) -> dict[str, Any]:
         return {
@@ -45,7 +36,7 @@ def _plain(found: Comparison) -> dict[str, Any]:
             "difference_to_bn": None if cell.difference is None else asdict(cell.difference),
             "did_not_converge": cell.failed,
             "best": cell.best,
-            **({"runs": [_run(run) for run in cell.runs]} if first else {}),  # of further measures the same
+            **({"runs": [run.to_json() for run in cell.runs]} if first else {}),  # of further measures the same
         }
 
     return {
