@@ -31,7 +31,9 @@ def measure(recipe: Recipe, steps: int) -> dict[str, float]:
     """Seconds per step."""
     images = data.load(recipe)
     model = experiments.task(recipe, images).build()
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3, recipe.momentum, weight_decay=recipe.decay, fused=True)
+    optimizer = torch.optim.SGD(
+        model.parameters(), 1e-3, recipe.momentum, weight_decay=recipe.decay, fused=True
+    )
     scaler = torch.amp.GradScaler(enabled=False)
     prepare = loop.Prepare(images, recipe)
     x, y = prepare(next(images.train.training(recipe.batch_size, 0, 0)))
@@ -48,9 +50,23 @@ def measure(recipe: Recipe, steps: int) -> dict[str, float]:
         return [prepare(batch) for batch, _ in zip(source, range(steps), strict=False)]
 
     def whole() -> None:
-        source = (batch for batch, _ in zip(images.train.training(recipe.batch_size, 0, 0), range(steps), strict=False))
+        source = (
+            batch
+            for batch, _ in zip(
+                images.train.training(recipe.batch_size, 0, 0), range(steps), strict=False
+            )
+        )
         rate: Callable[[int], float] = lambda step: schedule.rate(recipe, step / steps) * 1e-3  # noqa: E731
-        loop.train(model, optimizer, map(prepare, source), recipe, loop.classify, rate, scaler, lambda *_: None)
+        loop.train(
+            model,
+            optimizer,
+            map(prepare, source),
+            recipe,
+            loop.classify,
+            rate,
+            scaler,
+            lambda *_: None,
+        )
 
     parts = {"network": bare, "loop": whole, "loader": batches}
     times: dict[str, list[float]] = {name: [] for name in parts}
@@ -76,7 +92,9 @@ def photographs(folder: Path, count: int) -> None:
 
     draws = torch.Generator().manual_seed(0)
     for i in range(count):
-        noise = F.interpolate(torch.rand(1, 3, 94, 125, generator=draws), (375, 500), mode="bicubic").clamp(0, 1)[0]
+        noise = F.interpolate(
+            torch.rand(1, 3, 94, 125, generator=draws), (375, 500), mode="bicubic"
+        ).clamp(0, 1)[0]
         path = folder / f"class{i % 2}" / f"{i}.jpg"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray((255 * noise).byte().permute(1, 2, 0).numpy()).save(path, quality=90)
@@ -85,19 +103,25 @@ def photographs(folder: Path, count: int) -> None:
 def main() -> None:
     """Print the tables."""
     torch.set_num_threads(1)  # as one of several runs side by side
-    print("| batch | network, ms | loop, ms | loop / network | loader alone, images/s | images/s in training |")
+    print(
+        "| batch | network, ms | loop, ms | loop / network | loader alone, images/s | images/s in training |"
+    )
     print("| --- | --- | --- | --- | --- | --- |")
     for size in (2, 8, 32):
         recipe = Recipe(batch_size=size, stride=2)
         with loop.convolutions(recipe, data.load(recipe)):
             t = measure(recipe, IMAGES // size)
         rates = f"{size / t['loader']:.0f} | {size / t['loop']:.0f}"
-        print(f"| {size} | {1e3 * t['network']:.2f} | {1e3 * t['loop']:.2f} | {t['loop'] / t['network']:.3f} | {rates} |")
+        print(
+            f"| {size} | {1e3 * t['network']:.2f} | {1e3 * t['loop']:.2f} | {t['loop'] / t['network']:.3f} | {rates} |"
+        )
     print("\n| processes that decode | images/s |\n| --- | --- |")
     with tempfile.TemporaryDirectory() as name:
         photographs(Path(name), 512)
         for decoders in (0, 1, 2):
-            print(f"| {decoders or 'none: the training process'} | {decoding(Path(name), decoders):.0f} |")
+            print(
+                f"| {decoders or 'none: the training process'} | {decoding(Path(name), decoders):.0f} |"
+            )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ class Bottleneck(nn.Module):
         )  # fmt: skip
         changes = stride != 1 or inputs != outputs
         self.shortcut = (
-            nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs)) if changes else nn.Identity()
+            nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
+            if changes
+            else nn.Identity()
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,7 +38,12 @@ class Bottleneck(nn.Module):
 
 def resnet50(norm: Any) -> nn.Sequential:
     """ResNet-50 for 1000 classes with a normaliser: norm(C)."""
-    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), norm(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        norm(64),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+    ]
     inputs = 64
     for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
         for k in range(blocks):
@@ -67,7 +74,9 @@ def step(name: str, N: int = 8) -> Any:
 
 def high_water() -> float:
     """Megabytes at the peak of this process, so far."""
-    status = Path("/proc/self/status").read_text()  # getrusage would give the peak of the process that started this one, too
+    status = Path(
+        "/proc/self/status"
+    ).read_text()  # getrusage would give the peak of the process that started this one, too
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 

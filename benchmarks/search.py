@@ -40,7 +40,11 @@ def _convs(C: int, size: int, stride: int, dilation: int, norm: AnyNorm) -> list
 def _operation(name: str, C: int, stride: int, norm: AnyNorm) -> nn.Module:
     size = int(name[-1]) if name[-1].isdigit() else 0
     if "pool" in name:
-        pool = nn.MaxPool2d(3, stride, 1) if name.startswith("max") else nn.AvgPool2d(3, stride, 1, count_include_pad=False)
+        pool = (
+            nn.MaxPool2d(3, stride, 1)
+            if name.startswith("max")
+            else nn.AvgPool2d(3, stride, 1, count_include_pad=False)
+        )
         return nn.Sequential(pool, norm(C, affine=False))
     if name.startswith("sep"):
         return nn.Sequential(*_convs(C, size, stride, 1, norm), *_convs(C, size, 1, 1, norm))
@@ -54,11 +58,16 @@ def _operation(name: str, C: int, stride: int, norm: AnyNorm) -> nn.Module:
 class StraightCell(nn.Module):
     """Every edge applies every operation to its state, and adds up what they give times their weights."""
 
-    def __init__(self, enter0: nn.Module, enter1: nn.Module, C: int, reduces: bool, norm: AnyNorm) -> None:
+    def __init__(
+        self, enter0: nn.Module, enter1: nn.Module, C: int, reduces: bool, norm: AnyNorm
+    ) -> None:
         super().__init__()
         self.enter0, self.enter1 = enter0, enter1
         self.edges = nn.ModuleList(
-            nn.ModuleList(_operation(name, C, 2 if reduces and state < INPUTS else 1, norm) for name in OPERATIONS)
+            nn.ModuleList(
+                _operation(name, C, 2 if reduces and state < INPUTS else 1, norm)
+                for name in OPERATIONS
+            )
             for state, _ in EDGES
         )
 
@@ -121,7 +130,9 @@ def peak(which: str, norm: str) -> float:
 def main() -> None:
     """Compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=120, help="for each normaliser (default: 120)")
+    parser.add_argument(
+        "--seconds", type=float, default=120, help="for each normaliser (default: 120)"
+    )
     parser.add_argument("--threads", type=int, help="of torch (default: one per core)")
     parser.add_argument("--out", type=Path, help="a JSON file")
     parser.add_argument("--norm", choices=NORMS, help="one only")
@@ -140,11 +151,20 @@ def main() -> None:
         times = interleaved({which: step(which, name) for which in PASSES}, options.seconds)
         base = times["straightforward"]["min"]
         for which in PASSES:
-            times[which] |= {"times as fast": round(base / times[which]["min"], 2), "peak megabytes": peak(which, name)}
+            times[which] |= {
+                "times as fast": round(base / times[which]["min"], 2),
+                "peak megabytes": peak(which, name),
+            }
             print(f"{name:4} {which:32} {times[which]}", flush=True)
         found[name] = times
     if options.out:
-        about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "cells": CELLS, "C": C, "N": N}
+        about = {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "cells": CELLS,
+            "C": C,
+            "N": N,
+        }
         files.write(options.out, json.dumps({**about, "steps": found}, indent=1).encode())
 
 

@@ -75,7 +75,9 @@ def _work(rank: int, port: int) -> None:
     if cuda:
         torch.cuda.set_device(rank)
     torch.set_num_threads(1)
-    dist.init_process_group("nccl" if cuda else "gloo", f"tcp://localhost:{port}", rank=rank, world_size=PROCESSES)
+    dist.init_process_group(
+        "nccl" if cuda else "gloo", f"tcp://localhost:{port}", rank=rank, world_size=PROCESSES
+    )
     for N, C, H, W in SHAPES:
         x, gy = torch.randn(2, N, C, H, W, device=device)
         x.requires_grad_()
@@ -83,7 +85,9 @@ def _work(rank: int, port: int) -> None:
         found = _times({**steps, "two collectives alone": partial(_collectives, C, device)}, device)
         if rank == 0:
             if SHAPES[0] == (N, C, H, W):
-                print(f"| {PROCESSES} processes, {device.split(':')[0]}: ms | {' | '.join(found)} |")
+                print(
+                    f"| {PROCESSES} processes, {device.split(':')[0]}: ms | {' | '.join(found)} |"
+                )
                 print("| --- " * (1 + len(found)) + "|")
             print(f"| {N}x{C}x{H}x{W} | {' | '.join(f'{value:.2f}' for value in found.values())} |")
     dist.destroy_process_group()

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 
-def interleaved(steps: dict[str, Callable[[], Any]], seconds: float, least: int = 4) -> dict[str, dict[str, float]]:
+def interleaved(
+    steps: dict[str, Callable[[], Any]], seconds: float, least: int = 4
+) -> dict[str, dict[str, float]]:
     """Minimum and median seconds per call, from rounds in which every function has its turn, for about so long in all."""
     names = list(steps)
     calls = {}
@@ -33,5 +35,6 @@ def interleaved(steps: dict[str, Callable[[], Any]], seconds: float, least: int 
             times[name].append((time.perf_counter() - begin) / n)
         rounds += 1
     return {
-        name: {"min": round(min(t), 9), "median": round(statistics.median(t), 9), "rounds": len(t)} for name, t in times.items()
+        name: {"min": round(min(t), 9), "median": round(statistics.median(t), 9), "rounds": len(t)}
+        for name, t in times.items()
     }

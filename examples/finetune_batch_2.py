@@ -37,11 +37,19 @@ WIDTH, PRETRAINING = 16, 20
 class Block(nn.Module):
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.BatchNorm2d(outside)
-        self.conv2, self.norm2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False), nn.BatchNorm2d(outside)
+        self.conv1, self.norm1 = (
+            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
+        self.conv2, self.norm2 = (
+            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
         self.skip: nn.Module = nn.Identity()
         if inside != outside:
-            self.skip = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+            self.skip = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
@@ -52,9 +60,18 @@ def network(classes: int) -> nn.Sequential:
     """Three stages of two blocks, WIDTH to 4 * WIDTH channels, 0.2 million parameters."""
     W = WIDTH
     stem = [nn.Conv2d(3, W, 3, 1, 1, bias=False), nn.BatchNorm2d(W), nn.ReLU()]
-    widths = [(W, W, 1), (W, W, 1), (W, 2 * W, 2), (2 * W, 2 * W, 1), (2 * W, 4 * W, 2), (4 * W, 4 * W, 1)]
+    widths = [
+        (W, W, 1),
+        (W, W, 1),
+        (W, 2 * W, 2),
+        (2 * W, 2 * W, 1),
+        (2 * W, 4 * W, 2),
+        (4 * W, 4 * W, 1),
+    ]
     blocks = [Block(*width) for width in widths]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * W, classes))
+    return nn.Sequential(
+        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * W, classes)
+    )
 
 
 METHODS: dict[str, Any] = {
@@ -84,7 +101,10 @@ def load(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
     mini = np.load(folder / "mini_imagenet84.npz")
     keep = np.flatnonzero(mini["split"] == list(mini["split_names"]).index("train"))
     jpeg, offsets = mini["jpeg"].tobytes(), mini["offsets"]
-    images = [Image.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]])).convert("RGB").resize((32, 32)) for i in keep]
+    images = [
+        Image.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]])).convert("RGB").resize((32, 32))
+        for i in keep
+    ]
     labels = torch.from_numpy(np.unique(mini["labels"][keep], return_inverse=True)[1])
     cifar = np.load(folder / "cifar10_12k.npz")
     order = np.random.default_rng(0).permutation(len(cifar["x_train"]))
@@ -92,7 +112,10 @@ def load(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
     return {
         "pretrain": (pixels(np.stack([np.asarray(image) for image in images])), labels.long()),
         "train": (pixels(cifar["x_train"][tune]), torch.from_numpy(cifar["y_train"][tune]).long()),
-        "validation": (pixels(cifar["x_train"][validate]), torch.from_numpy(cifar["y_train"][validate]).long()),
+        "validation": (
+            pixels(cifar["x_train"][validate]),
+            torch.from_numpy(cifar["y_train"][validate]).long(),
+        ),
         "test": (pixels(cifar["x_test"]), torch.from_numpy(cifar["y_test"]).long()),
     }
 
@@ -108,17 +131,25 @@ def augment(x: Tensor, generator: torch.Generator) -> Tensor:
     shifts = torch.randint(9, (len(x), 2), generator=generator).tolist()
     flips = (torch.rand(len(x), generator=generator) < 0.5).tolist()
     crops = [image[:, i : i + 32, j : j + 32] for image, (i, j) in zip(padded, shifts, strict=True)]
-    return torch.stack([crop.flip(2) if flip else crop for crop, flip in zip(crops, flips, strict=True)])
+    return torch.stack(
+        [crop.flip(2) if flip else crop for crop, flip in zip(crops, flips, strict=True)]
+    )
 
 
-def train(net: nn.Module, data: tuple[Tensor, Tensor], batch: int, epochs: int, rate: float, seed: int) -> None:
+def train(
+    net: nn.Module, data: tuple[Tensor, Tensor], batch: int, epochs: int, rate: float, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     x, y = data
-    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], rate, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(
+        [p for p in net.parameters() if p.requires_grad], rate, momentum=0.9, weight_decay=5e-4
+    )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * (len(x) // batch))
     net.train()
     for _ in range(epochs):
-        for rows in torch.randperm(len(x), generator=generator)[: len(x) // batch * batch].split(batch):
+        for rows in torch.randperm(len(x), generator=generator)[: len(x) // batch * batch].split(
+            batch
+        ):
             loss = nn.functional.cross_entropy(net(augment(x[rows], generator)), y[rows])
             optimizer.zero_grad()
             loss.backward()
@@ -130,14 +161,23 @@ def train(net: nn.Module, data: tuple[Tensor, Tensor], batch: int, epochs: int, 
 def accuracy(net: nn.Module, data: tuple[Tensor, Tensor]) -> float:
     net.eval()
     x, y = data
-    right = sum((net(a).argmax(1) == b).sum().item() for a, b in zip(x.split(500), y.split(500), strict=True))
+    right = sum(
+        (net(a).argmax(1) == b).sum().item()
+        for a, b in zip(x.split(500), y.split(500), strict=True)
+    )
     return 100 * right / len(y)
 
 
 def fine_tune(job: tuple[str, float, int, str, Path]) -> tuple[str, float, int, str, float]:
     """One run; its result is a file, so that an interrupted study goes on where it was."""
     method, rate, seed, split, out = job
-    path = out / "runs" / f"{method}_{rate}_{seed}_{split}.json".replace(" ", "").replace("/", "over").replace("*", "")
+    path = (
+        out
+        / "runs"
+        / f"{method}_{rate}_{seed}_{split}.json".replace(" ", "")
+        .replace("/", "over")
+        .replace("*", "")
+    )
     if not path.exists():
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")
@@ -161,13 +201,23 @@ def run(jobs: list[Any], label: str) -> list[tuple[str, float, int, str, float]]
         for result in pool.imap_unordered(fine_tune, jobs):
             results.append(result)
             left = (time.monotonic() - begin) / len(results) * (len(jobs) - len(results))
-            print(f"{label} {len(results)}/{len(jobs)}, {left / 60:.0f} min left: {result}", flush=True)
+            print(
+                f"{label} {len(results)}/{len(jobs)}, {left / 60:.0f} min left: {result}",
+                flush=True,
+            )
     return results
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with mini_imagenet84.npz and cifar10_12k.npz")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        help="folder with mini_imagenet84.npz and cifar10_12k.npz",
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for runs and tables")
     options = parser.parse_args()
     out: Path = options.out
@@ -179,7 +229,9 @@ def main() -> None:
         net = network(64)
         begin = time.monotonic()
         train(net, data["pretrain"], 64, PRETRAINING, 0.1, seed=0)
-        print(f"pretrained in {time.monotonic() - begin:.0f} s, training accuracy {accuracy(net, data['pretrain']):.1f} %")
+        print(
+            f"pretrained in {time.monotonic() - begin:.0f} s, training accuracy {accuracy(net, data['pretrain']):.1f} %"
+        )
         torch.save(net.state_dict(), out / "pretrained.pt")
 
     chosen = run([(m, r, 0, "validation", out) for m in METHODS for r in RATES], "learning rate")
@@ -187,7 +239,10 @@ def main() -> None:
     results = run([(m, best[m], s, "test", out) for m in METHODS for s in SEEDS], "test")
 
     baseline = {s: a for m, _, s, _, a in results if m == "BN"}
-    lines = ["| method | learning rate | test accuracy | difference to BN, paired |", "|---|---|---|---|"]
+    lines = [
+        "| method | learning rate | test accuracy | difference to BN, paired |",
+        "|---|---|---|---|",
+    ]
     for m in METHODS:
         scores = {s: a for method, _, s, _, a in results if method == m}
         gains = [scores[s] - baseline[s] for s in SEEDS]
@@ -195,7 +250,10 @@ def main() -> None:
         mean, spread = statistics.mean(scores.values()), statistics.stdev(scores.values())
         lines.append(f"| {m} | {best[m]} | {mean:.1f} ± {spread:.1f} | {gain} |")
     (out / "table.md").write_text("\n".join(lines) + "\n")
-    rows = [{"method": m, "rate": r, "seed": s, "split": split, "accuracy": a} for m, r, s, split, a in chosen + results]
+    rows = [
+        {"method": m, "rate": r, "seed": s, "split": split, "accuracy": a}
+        for m, r, s, split, a in chosen + results
+    ]
     (out / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
     print("\n".join(lines))
 

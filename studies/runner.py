@@ -19,7 +19,9 @@ def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> boo
     """Those that are not done yet, in the order given, for at most so long; whether that was enough. Test accuracies are not
     shown."""
     wanted = {recipe.key(): recipe for recipe in recipes}
-    left = {key: recipe for key, recipe in wanted.items() if not (folder / key / "result.json").exists()}
+    left = {
+        key: recipe for key, recipe in wanted.items() if not (folder / key / "result.json").exists()
+    }
     total, past, begin = sum(map(cost, left.values())), 0.0, time.monotonic()
     print(f"{len(wanted) - len(left)} of {len(wanted)} runs are done", flush=True)
 
@@ -29,7 +31,9 @@ def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> boo
         minutes = (time.monotonic() - begin) / 60
         r, result = outcome.recipe, outcome.result
         said = (
-            outcome.error if result is None else f"validation {result['validation_accuracy'] or 0:.1%}, {result['seconds']:.0f} s"
+            outcome.error
+            if result is None
+            else f"validation {result['validation_accuracy'] or 0:.1%}, {result['seconds']:.0f} s"
         )
         place = r.data if r.root is None else r.root.stem
         print(

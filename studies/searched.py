@@ -53,19 +53,42 @@ def trainings(norms: Sequence[str], drawn: int, seeds: int, **changes: Any) -> I
 
 def main() -> None:
     """Run what is not done yet."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="an .npz of images of 32x32, or the name of a data set")
-    parser.add_argument("--images", type=int, default=10_000, help="training images, for searches and trainings (default: 10000)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", required=True, help="an .npz of images of 32x32, or the name of a data set"
+    )
+    parser.add_argument(
+        "--images",
+        type=int,
+        default=10_000,
+        help="training images, for searches and trainings (default: 10000)",
+    )
     parser.add_argument("--norms", nargs="*", default=NORMS)
-    parser.add_argument("--drawn", type=int, default=4, help="random genotypes for each search (default: 4)")
-    parser.add_argument("--seeds", type=int, default=2, help="of the training of what was found (default: 2)")
+    parser.add_argument(
+        "--drawn", type=int, default=4, help="random genotypes for each search (default: 4)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=2, help="of the training of what was found (default: 2)"
+    )
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--hours", type=float, default=3.0, help="for the searches, and again for the trainings (default: 3)")
+    parser.add_argument(
+        "--hours",
+        type=float,
+        default=3.0,
+        help="for the searches, and again for the trainings (default: 3)",
+    )
     options = parser.parse_args()
     same = {"data": options.data, "limit": options.images}
     wanted = (recipe for norm in options.norms for recipe in searches(norm, **same))
     if run(wanted, FOLDER, options.jobs, options.hours):
-        run(trainings(options.norms, options.drawn, options.seeds, **same), FOLDER, options.jobs, options.hours)
+        run(
+            trainings(options.norms, options.drawn, options.seeds, **same),
+            FOLDER,
+            options.jobs,
+            options.hours,
+        )
 
 
 if __name__ == "__main__":

@@ -62,10 +62,25 @@ class Row:
         spread = f" ± {statistics.stdev(self.tests):.1f}" if len(self.tests) > 1 else ""
         parts = [f"{statistics.mean(self.tests):.1f}{spread}"] if self.tests else []
         if self.failed:
-            parts.append(f"{self.failed} of {self.failed + len(self.tests)} {NOT_CONVERGED}" if self.tests else NOT_CONVERGED)
+            parts.append(
+                f"{self.failed} of {self.failed + len(self.tests)} {NOT_CONVERGED}"
+                if self.tests
+                else NOT_CONVERGED
+            )
         validation = "·" if self.validation is None else f"{self.validation:.1f}"
-        source = f"{self.source} (the search {NOT_CONVERGED})" if self.lost and self.tests else self.source
-        return [self.norm, source, validation, ", ".join(parts), f"{self.parameters:,}", f"{self.minutes:.0f}"]
+        source = (
+            f"{self.source} (the search {NOT_CONVERGED})"
+            if self.lost and self.tests
+            else self.source
+        )
+        return [
+            self.norm,
+            source,
+            validation,
+            ", ".join(parts),
+            f"{self.parameters:,}",
+            f"{self.minutes:.0f}",
+        ]
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
@@ -76,7 +91,9 @@ def rows(runs: Sequence[Run]) -> list[Row]:
         own = [run for run in over if run.recipe.norm == norm]
         for search in own:
             if search.recipe.experiment in METHODS:
-                made += _beside(search, [run for run in own if isinstance(run.recipe, NasTrainRecipe)])
+                made += _beside(
+                    search, [run for run in own if isinstance(run.recipe, NasTrainRecipe)]
+                )
     return made
 
 
@@ -84,9 +101,17 @@ def _beside(search: Run, trained: Sequence[Run]) -> list[Row]:
     """A search and what chance does."""
     method, kind = METHODS[search.recipe.experiment], search.recipe.experiment in LISTS
     own = _result(search)["genotype"]
-    chance = [run for run in trained if _named(run).startswith(RANDOM) and bool(find(_named(run)).cells) == kind]
+    chance = [
+        run
+        for run in trained
+        if _named(run).startswith(RANDOM) and bool(find(_named(run)).cells) == kind
+    ]
     chance.sort(key=_number)
-    found = [run for run in trained if not _named(run).startswith(RANDOM) and find(_named(run)).to_json() == own]
+    found = [
+        run
+        for run in trained
+        if not _named(run).startswith(RANDOM) and find(_named(run)).to_json() == own
+    ]
     made = []
     if found or own is None:
         row = _row(method, method, found or [search], _minutes(search) if found else 0.0)
@@ -161,13 +186,23 @@ def settings(runs: Sequence[Run]) -> str:
     for r in (run.recipe for run in runs):
         assert isinstance(r, CellsRecipe)
         images = "all" if r.limit is None else f"{r.limit:,}"
-        order = f"{r.order} order, {r.arch_lr} for the mixture, " if isinstance(r, DartsRecipe) else ""
+        order = (
+            f"{r.order} order, {r.arch_lr} for the mixture, " if isinstance(r, DartsRecipe) else ""
+        )
         parts[r.experiment] = (
             f"{order}{count(r.epochs, 'epoch')}, batches of {r.batch_size}, learning rate {r.lr}, {images} training images, "
             f"{r.cells} cells, C = {r.width}"
         )
-    place = next(run.recipe.data if run.recipe.root is None else run.recipe.root.name for run in runs)
-    return f"{place}. " + "; ".join(f"{METHODS.get(name, 'training')}: {said}" for name, said in sorted(parts.items())) + "."
+    place = next(
+        run.recipe.data if run.recipe.root is None else run.recipe.root.name for run in runs
+    )
+    return (
+        f"{place}. "
+        + "; ".join(
+            f"{METHODS.get(name, 'training')}: {said}" for name, said in sorted(parts.items())
+        )
+        + "."
+    )
 
 
 def _same(runs: Sequence[Run], folder: Path) -> None:
@@ -178,9 +213,15 @@ def _same(runs: Sequence[Run], folder: Path) -> None:
         images = {name: own.get(name) for name in ("data", "root", "limit")}
         for what, mine in ((r.experiment, own), ("images", images)):
             first = known.setdefault(what, mine)
-            odd = [f"{name} {first.get(name)} and {value}" for name, value in mine.items() if value != first.get(name)]
+            odd = [
+                f"{name} {first.get(name)} and {value}"
+                for name, value in mine.items()
+                if value != first.get(name)
+            ]
             if odd:
-                raise SystemExit(f"{folder} has runs of several settings: {', '.join(odd)}; expected those of one study")
+                raise SystemExit(
+                    f"{folder} has runs of several settings: {', '.join(odd)}; expected those of one study"
+                )
 
 
 def write(folder: Path, out: Path) -> str:
@@ -189,14 +230,17 @@ def write(folder: Path, out: Path) -> str:
     _same(runs, folder)
     made = rows(runs)
     if not made:
-        raise SystemExit(f"no training of what a search found is over in {folder}; expected a folder that studies.searched wrote")
+        raise SystemExit(
+            f"no training of what a search found is over in {folder}; expected a folder that studies.searched wrote"
+        )
     heading = ["normaliser", "genotype", "validation", "test", "weights", "minutes"]
     measured = f"# Searched and drawn\n\n{settings(runs)}\n\n{table(heading, [row.cells() for row in made])}\n{NOTE}\n"
     text = "\n".join([measured, *map(theirs, (paper.DARTS, paper.MANAS))])
     out.mkdir(parents=True, exist_ok=True)
     files.write(out / "table.md", text.encode())
     files.write_json(
-        out / "results.json", {"rows": [vars(row) for row in made], "runs": [_plain(run) for run in runs if run.result]}
+        out / "results.json",
+        {"rows": [vars(row) for row in made], "runs": [_plain(run) for run in runs if run.result]},
     )
     picture(made, out / "accuracy.png")
     for row in made:
@@ -212,7 +256,10 @@ def write(folder: Path, out: Path) -> str:
 def _plain(run: Run) -> dict[str, Any]:
     """Without what is long and the same in all runs: every layer's normaliser."""
     values = run.to_json()
-    return {**values, "result": {name: value for name, value in _result(run).items() if name != "normalisers"}}
+    return {
+        **values,
+        "result": {name: value for name, value in _result(run).items() if name != "normalisers"},
+    }
 
 
 def picture(made: Sequence[Row], path: Path) -> None:
@@ -221,28 +268,62 @@ def picture(made: Sequence[Row], path: Path) -> None:
 
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     methods = list(dict.fromkeys(row.method for row in made))
-    for axes, method in zip(figure.subplots(1, len(methods), squeeze=False, sharey=True)[0], methods, strict=True):
+    for axes, method in zip(
+        figure.subplots(1, len(methods), squeeze=False, sharey=True)[0], methods, strict=True
+    ):
         own = [row for row in made if row.method == method]
         labels = list(dict.fromkeys(row.norm for row in own))
         for k, source, style in (
             (0, MEAN, {"marker": "o", "color": "0.65", "label": "random genotypes"}),
-            (1, BEST, {"marker": "o", "facecolor": "none", "edgecolor": "black", "s": 90, "label": "best at the search's cost"}),
-            (2, method, {"marker": "*", "color": "#D55E00", "s": 90, "label": "what was found, by seed"}),
+            (
+                1,
+                BEST,
+                {
+                    "marker": "o",
+                    "facecolor": "none",
+                    "edgecolor": "black",
+                    "s": 90,
+                    "label": "best at the search's cost",
+                },
+            ),
+            (
+                2,
+                method,
+                {"marker": "*", "color": "#D55E00", "s": 90, "label": "what was found, by seed"},
+            ),
         ):
-            points = [(labels.index(row.norm), test) for row in own if row.source.startswith(source) for test in row.tests]
-            axes.scatter([x + (0.18 if k == 2 else 0) for x, _ in points], [y for _, y in points], zorder=2 + k, **style)
+            points = [
+                (labels.index(row.norm), test)
+                for row in own
+                if row.source.startswith(source)
+                for test in row.tests
+            ]
+            axes.scatter(
+                [x + (0.18 if k == 2 else 0) for x, _ in points],
+                [y for _, y in points],
+                zorder=2 + k,
+                **style,
+            )
         axes.set_xticks(range(len(labels)), labels)
         axes.set(title=f"searched with {method}", xlim=(-0.5, len(labels) - 0.5))
         axes.grid(axis="y", alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    figure.legend(
+        *axes.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3,
+        fontsize=9,
+        frameon=False,
+    )
     figure.supylabel("test accuracy, %", fontsize=10)
     files.write_figure(path, figure)
 
 
 def main() -> None:
     """Write the report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=Path, default=FOLDER)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()

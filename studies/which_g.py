@@ -50,17 +50,31 @@ ROWS: dict[str, dict[str, Any]] = {
     "gbgn": {"norm": "gbgn"},
     "pn": {"norm": "pn"},
 }
-SMALLEST_MAP = {"resnet10": 4, "resnet14": 16, "resnet18": 4}  # values per image and channel, in the cells' networks
+SMALLEST_MAP = {
+    "resnet10": 4,
+    "resnet14": 16,
+    "resnet18": 4,
+}  # values per image and channel, in the cells' networks
 
 
 def cells(mini: Path, cifar: Path | None) -> dict[str, Recipe]:
     """Data sets with a network each, by name; the last one is held out."""
     found = {
         "mini": Recipe(data=str(mini), model="resnet10", width=8, epochs=12, validation=VALIDATION),
-        "fashion": Recipe(model="resnet14", width=8, stride=2, epochs=3, limit=3600, validation=VALIDATION),
+        "fashion": Recipe(
+            model="resnet14", width=8, stride=2, epochs=3, limit=3600, validation=VALIDATION
+        ),
     }
     if cifar is not None:
-        found["cifar"] = Recipe(data=str(cifar), model="resnet18", width=8, stride=1, epochs=3, limit=5000, validation=VALIDATION)
+        found["cifar"] = Recipe(
+            data=str(cifar),
+            model="resnet18",
+            width=8,
+            stride=1,
+            epochs=3,
+            limit=5000,
+            validation=VALIDATION,
+        )
     return found
 
 
@@ -73,13 +87,21 @@ def same_as(row: dict[str, Any], model: str, size: int) -> dict[str, Any]:
     return row
 
 
-def rates(cell: Recipe, sizes: tuple[int, ...] = BATCH_SIZES, names: Iterable[str] = ROWS) -> Iterator[Recipe]:
+def rates(
+    cell: Recipe, sizes: tuple[int, ...] = BATCH_SIZES, names: Iterable[str] = ROWS
+) -> Iterator[Recipe]:
     """One seed of every row with every learning rate; what is the same under two names once."""
     for size in sizes:
         for factor in FACTORS:
             for name in names:
                 if same_as(ROWS[name], cell.model, size) == ROWS[name]:
-                    yield replace(cell, batch_size=size, lr=round(0.1 * factor, 4), onednn=size > 4, **ROWS[name])
+                    yield replace(
+                        cell,
+                        batch_size=size,
+                        lr=round(0.1 * factor, 4),
+                        onednn=size > 4,
+                        **ROWS[name],
+                    )
 
 
 def chosen(recipe: Recipe) -> Recipe | None:
@@ -90,11 +112,15 @@ def chosen(recipe: Recipe) -> Recipe | None:
         if not (path / "result.json").exists():
             return None
         tried.append(read(path))
-    results = [(r.result["validation_accuracy"] or 0.0, r.recipe.lr) for r in tried if r.result is not None]
+    results = [
+        (r.result["validation_accuracy"] or 0.0, r.recipe.lr) for r in tried if r.result is not None
+    ]
     return replace(recipe, lr=max(results)[1])
 
 
-def further(cell: Recipe, seeds: tuple[int, ...], sizes: tuple[int, ...], names: Iterable[str]) -> Iterator[Recipe]:
+def further(
+    cell: Recipe, seeds: tuple[int, ...], sizes: tuple[int, ...], names: Iterable[str]
+) -> Iterator[Recipe]:
     """More seeds at the rates chosen."""
     for seed in seeds:
         for recipe in rates(cell, sizes, names):
@@ -110,7 +136,9 @@ def longer(cell: Recipe, sizes: tuple[int, ...], names: Iterable[str]) -> Iterat
 
 def main() -> None:
     """Run a stage."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--stage", choices=("rates", "seeds", "long", "large"), default="rates")
     parser.add_argument("--cell", choices=("mini", "fashion", "cifar"), default="mini")
     parser.add_argument("--mini", type=Path, default=Path("runs/which-g/mini20.npz"))

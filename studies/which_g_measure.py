@@ -46,7 +46,12 @@ from bgn_lab.training import loop
 from bgn_lab.training.run import WEIGHTS
 from studies import which_g
 
-LAYER_FIGURES = ("noise_of_mean", "noise_of_deviation", "confusion_of_means", "confusion_of_deviations")
+LAYER_FIGURES = (
+    "noise_of_mean",
+    "noise_of_deviation",
+    "confusion_of_means",
+    "confusion_of_deviations",
+)
 BATCHES, EXAMPLES = 100, 512  # batches for the noise; images for the population
 
 
@@ -83,10 +88,14 @@ def _statistics(x: Tensor, G: int) -> tuple[Tensor, Tensor]:
     slices = x.reshape(N, -1)
     cuts = [g * slices.shape[1] // G for g in range(G + 1)]
     groups = [slices[:, a:b].double() for a, b in pairwise(cuts)]
-    return torch.stack([g.mean() for g in groups]), torch.stack([g.var(correction=0) for g in groups])
+    return torch.stack([g.mean() for g in groups]), torch.stack(
+        [g.var(correction=0) for g in groups]
+    )
 
 
-def layers(model: nn.Module, recipe: Recipe, population: Tensor, batches: list[Tensor]) -> list[Layer]:
+def layers(
+    model: nn.Module, recipe: Recipe, population: Tensor, batches: list[Tensor]
+) -> list[Layer]:
     """Noise and confusion of all batch-wide normalisers."""
     whole = _seen(model, population)
     kinds = {name: identify(layer) for name, layer in normalisers(model).items()}
@@ -107,7 +116,10 @@ def layers(model: nn.Module, recipe: Recipe, population: Tensor, batches: list[T
         C, G = x.shape[1], kind.num_groups
         own_mean, own_var = x.mean((0, 2)), x.var((0, 2), correction=0)
         per = max(1, C // G)
-        grouped_mean, grouped_var = own_mean[: C // per * per].view(-1, per), own_var[: C // per * per].view(-1, per)
+        grouped_mean, grouped_var = (
+            own_mean[: C // per * per].view(-1, per),
+            own_var[: C // per * per].view(-1, per),
+        )
         between = grouped_mean.var(1, correction=0)
         found.append(
             Layer(
@@ -166,7 +178,9 @@ def measure(folder: Path) -> dict[str, Any]:
     model.eval()
     prepare = loop.Prepare(data, recipe)
     population = prepare(next(data.train.training(min(EXAMPLES, len(data.train)), 1, 0)))[0]
-    batches = [prepare(batch) for batch in islice(data.train.training(recipe.batch_size, 2, 0), BATCHES)]
+    batches = [
+        prepare(batch) for batch in islice(data.train.training(recipe.batch_size, 2, 0), BATCHES)
+    ]
     with loop.convolutions(recipe, data):
         found = {
             "run": folder.name, "row": norms.label(recipe), "batch_size": recipe.batch_size,
@@ -176,7 +190,11 @@ def measure(folder: Path) -> dict[str, Any]:
         }  # fmt: skip
         if found["layers"]:
             whole = data.train.training(recipe.batch_size, 3, 0)
-            bgn.recalibrate(model, (prepare(batch)[0] for batch in islice(whole, 1000 // recipe.batch_size)), progress=False)
+            bgn.recalibrate(
+                model,
+                (prepare(batch)[0] for batch in islice(whole, 1000 // recipe.batch_size)),
+                progress=False,
+            )
             found["recalibrated"] = _accuracy(model, recipe, data)
         return found
 
@@ -203,7 +221,10 @@ def table(found: list[dict[str, Any]]) -> str:
             one["row"],
             *(layer(one, name) for name in LAYER_FIGURES),
             f"{one['gradient_agreement']:.2f}",
-            *(percent(one.get(name)) for name in ("train_accuracy", "validation", "recalibrated", "different")),
+            *(
+                percent(one.get(name))
+                for name in ("train_accuracy", "validation", "recalibrated", "different")
+            ),
         ]
         for one in found
     ]
@@ -212,7 +233,9 @@ def table(found: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure every row of a cell."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cell", choices=("mini", "fashion"), default="mini")
     parser.add_argument("--sizes", type=int, nargs="+", default=(2,))
     parser.add_argument("--mini", type=Path, default=Path("runs/which-g/mini20.npz"))

@@ -59,17 +59,28 @@ def place(run: Run) -> str:
 
 def entries(runs: Iterable[Run]) -> dict[Key, dict[str, Entry]]:
     """By cell and row."""
-    found: dict[tuple[Key, str], dict[float, dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
+    found: dict[tuple[Key, str], dict[float, dict[int, Run]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
     for run in runs:
         if run.result is not None:
             r = run.recipe
             found[(place(run), r.epochs, r.batch_size), norms.label(r)][r.lr][r.seed] = run
     made: dict[Key, dict[str, Entry]] = defaultdict(dict)
     for (key, label), by_rate in found.items():
-        lr = max((rate for rate, own in by_rate.items() if 0 in own), key=lambda rate: _validation(by_rate[rate][0]))
-        tests = [100 * (run.result["test_accuracy"] or 0) for run in by_rate[lr].values() if run.result is not None]
+        lr = max(
+            (rate for rate, own in by_rate.items() if 0 in own),
+            key=lambda rate: _validation(by_rate[rate][0]),
+        )
+        tests = [
+            100 * (run.result["test_accuracy"] or 0)
+            for run in by_rate[lr].values()
+            if run.result is not None
+        ]
         spread = statistics.stdev(tests) if len(tests) > 1 else None
-        made[key][label] = Entry(lr, 100 * _validation(by_rate[lr][0]), statistics.mean(tests), spread, len(tests))
+        made[key][label] = Entry(
+            lr, 100 * _validation(by_rate[lr][0]), statistics.mean(tests), spread, len(tests)
+        )
     for (where, _, size), rows in made.items():  # run once under two names
         model = where.split(", ")[1]
         for row in ROWS.values():
@@ -99,7 +110,9 @@ def mixed(found: dict[Key, dict[str, Entry]]) -> dict[Key, dict[str, Entry]]:
     """With rules that take one row or another by the batch size: nothing is run for them."""
     made = {}
     for key, rows in found.items():
-        rules = {label: few if key[2] <= most else many for label, (few, most, many) in MIXTURES.items()}
+        rules = {
+            label: few if key[2] <= most else many for label, (few, most, many) in MIXTURES.items()
+        }
         made[key] = rows | {label: rows[own] for label, own in rules.items() if own in rows}
     return made
 
@@ -117,7 +130,10 @@ def tables(found: dict[Key, dict[str, Entry]]) -> str:
         for label in sorted(labels, key=_order):
             cells = [found[where, epochs, size].get(label) for size in sizes]
             rows.append([label, *("" if e is None else _text(e) for e in cells)])
-        parts += [f"## {where}, {epochs} epochs\n", table(["row", *(f"batch {size}" for size in sizes)], rows)]
+        parts += [
+            f"## {where}, {epochs} epochs\n",
+            table(["row", *(f"batch {size}" for size in sizes)], rows),
+        ]
     for title, held in (
         ("Regret in points, cells that the rule was chosen on", False),
         ("Regret in points, held-out cells", True),
@@ -142,7 +158,10 @@ def _regret_table(found: dict[Key, dict[str, Entry]]) -> str:
         own = full[label]
         values = list(own.values())
         error = f" ± {statistics.stdev(values) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
-        by_size = [f"{statistics.mean(v for key, v in own.items() if key[2] == size):.1f}" for size in sizes]
+        by_size = [
+            f"{statistics.mean(v for key, v in own.items() if key[2] == size):.1f}"
+            for size in sizes
+        ]
         rows.append(
             [
                 label,
@@ -152,7 +171,16 @@ def _regret_table(found: dict[Key, dict[str, Entry]]) -> str:
                 f"{statistics.mean(on_validation[label].values()):.1f}",
             ]
         )
-    return table(["row", f"mean of {cells} cells", "worst", *(f"batch {size}" for size in sizes), "on validation images"], rows)
+    return table(
+        [
+            "row",
+            f"mean of {cells} cells",
+            "worst",
+            *(f"batch {size}" for size in sizes),
+            "on validation images",
+        ],
+        rows,
+    )
 
 
 def _text(e: Entry) -> str:
@@ -162,7 +190,9 @@ def _text(e: Entry) -> str:
 
 def main() -> None:
     """Read the runs, write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("results/which-g"))
     options = parser.parse_args()
     found = entries(collect([FOLDER]))

@@ -38,7 +38,11 @@ def _gbgn(G: int, blocks: int, training: bool) -> Normaliser:
 # for x of shape (4, 6, ...) with at least 12 features
 NORMALISERS: dict[str, Normaliser] = {
     **{f"bgn-{G}-{m}": _bgn(G, m == "train") for G in (1, 3, 4, 6, 12) for m in ("train", "eval")},
-    **{f"gbgn-{G}x{B}-{m}": _gbgn(G, B, m == "train") for G, B in [(2, 2), (32, 1)] for m in ("train", "eval")},
+    **{
+        f"gbgn-{G}x{B}-{m}": _gbgn(G, B, m == "train")
+        for G, B in [(2, 2), (32, 1)]
+        for m in ("train", "eval")
+    },
     **{f"gn-{G}": (lambda x, w, b, G=G: F.group_norm(x, G, w, b)) for G in (1, 2, 4, 6)},
     "pn": F.positional_norm,
 }

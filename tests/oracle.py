@@ -59,7 +59,9 @@ def groups_of_channels(
     return _affine(out, weight, bias)
 
 
-def positions(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+def positions(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
     """PN: every position of every sample on its own, across the channels."""
     x = x.detach().double()
     out = torch.empty_like(x)

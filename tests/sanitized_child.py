@@ -24,7 +24,21 @@ from tests.test_native import DTYPES, LAST, assert_as_exact
 from tests.tolerance import assert_close
 
 CASES = 600
-POSITIONS = [(), (1,), (3,), (29,), (5000,), (1, 1), (2, 2), (7, 7), (5, 13), (33, 40), (1, 1, 1), (2, 3, 4), (9, 9, 9)]
+POSITIONS = [
+    (),
+    (1,),
+    (3,),
+    (29,),
+    (5000,),
+    (1, 1),
+    (2, 2),
+    (7, 7),
+    (5, 13),
+    (33, 40),
+    (1, 1, 1),
+    (2, 3, 4),
+    (9, 9, 9),
+]
 CHANNELS = [1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 31, 32, 36, 65]
 LAYOUTS = ["contiguous", "last", "odd", "odd last", "gaps", "apart", "strides"]
 draw = random.Random(0)
@@ -40,23 +54,36 @@ def laid_out(x: Tensor, layout: str) -> Tensor:
         x = x.to(memory_format=LAST[x.dim()])
     if "odd" in layout:  # an address that is a multiple of the element's size only
         offset = draw.randint(1, 9)
-        return torch.cat([x.new_zeros(offset), x.as_strided((x.numel(),), (1,))]).as_strided(x.shape, x.stride(), offset)
+        return torch.cat([x.new_zeros(offset), x.as_strided((x.numel(),), (1,))]).as_strided(
+            x.shape, x.stride(), offset
+        )
     if layout == "gaps":
         return torch.stack([x, x], dim=-1)[..., 0]
     if layout == "apart":
         return torch.stack([x] * 20, dim=1)[:, 7]
     if layout == "strides":  # where a dimension has one place, its stride says nothing
-        return x.as_strided(x.shape, [10**15 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)])
+        return x.as_strided(
+            x.shape,
+            [10**15 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)],
+        )
     if layout == "one":  # as the gradient of a sum is
         return x.as_strided(x.shape, [0] * x.dim())
     return x
 
 
 def run(
-    function: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, gy: Tensor, wanted: tuple[bool, ...]
+    function: Any,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    gy: Tensor,
+    wanted: tuple[bool, ...],
 ) -> list[Tensor]:
     """Output and gradients, without a copy of anything: copies would lie in some tidy place."""
-    leaves = [None if t is None else t.detach().requires_grad_(want) for t, want in zip((x, weight, bias), wanted, strict=True)]
+    leaves = [
+        None if t is None else t.detach().requires_grad_(want)
+        for t, want in zip((x, weight, bias), wanted, strict=True)
+    ]
     y = function(*leaves)
     if y.requires_grad:
         y.backward(gy)
@@ -81,22 +108,55 @@ def case(number: int) -> None:
     shape, part = shape_and_partition(what)
     kept = torch.promote_types(dtype, torch.float32)
     layout, other = draw.choice(LAYOUTS), draw.choice([*LAYOUTS, "one"])
-    of_parameters, threads, wide = draw.choice([dtype, kept]), draw.randint(1, 3), draw.random() < 0.6
-    wanted = draw.choice([(True, True, True), (True, False, False), (False, True, True), (True, False, True), (False,) * 3])
-    print(number, what, shape, part, dtype, of_parameters, layout, other, wanted, f"{threads=} {wide=}", flush=True)
+    of_parameters, threads, wide = (
+        draw.choice([dtype, kept]),
+        draw.randint(1, 3),
+        draw.random() < 0.6,
+    )
+    wanted = draw.choice(
+        [
+            (True, True, True),
+            (True, False, False),
+            (False, True, True),
+            (True, False, True),
+            (False,) * 3,
+        ]
+    )
+    print(
+        number,
+        what,
+        shape,
+        part,
+        dtype,
+        of_parameters,
+        layout,
+        other,
+        wanted,
+        f"{threads=} {wide=}",
+        flush=True,
+    )
 
     torch.set_num_threads(threads)
     native.library.use_avx2(wide)
     x, gy = laid_out(noise(shape, dtype, 3), layout), laid_out(noise(shape, dtype), other)
-    weight, bias = (noise((part.C,), of_parameters, 1) if draw.random() < 0.7 else None for _ in range(2))
+    weight, bias = (
+        noise((part.C,), of_parameters, 1) if draw.random() < 0.7 else None for _ in range(2)
+    )
     assert native.serves(x, weight, bias)
-    given, momentum = (noise((part.G,), kept), noise((part.G,), kept).abs() + 0.5), draw.choice([0.1, None])
+    given, momentum = (
+        (noise((part.G,), kept), noise((part.G,), kept).abs() + 0.5),
+        draw.choice([0.1, None]),
+    )
     moved, moved_exactly = (
-        Running(torch.zeros(part.G, dtype=d), torch.ones(part.G, dtype=d), momentum, torch.tensor(3))
+        Running(
+            torch.zeros(part.G, dtype=d), torch.ones(part.G, dtype=d), momentum, torch.tensor(3)
+        )
         for d in (kept, torch.float64)
     )
     call: Any = {
-        "train": lambda backend, running: lambda x, w, b: backend.train(x, part, w, b, 1e-5, running),
+        "train": lambda backend, running: (
+            lambda x, w, b: backend.train(x, part, w, b, 1e-5, running)
+        ),
         "apply": lambda backend, _: lambda x, w, b: backend.apply(x, part, *given, w, b, 1e-5),
         "positional": lambda backend, _: lambda x, w, b: backend.positional(x, w, b, 1e-5),
     }[what]
@@ -104,7 +164,11 @@ def case(number: int) -> None:
     ours = run(call(native, moved), x, weight, bias, gy, wanted)
     if what != "apply" and (part.C if what == "positional" else part.smallest_count) < 4:
         return  # too few elements for their differences to have any digits: enough that nothing was misused
-    exact = run(call(reference, moved_exactly), *(None if t is None else t.double() for t in (x, weight, bias, gy)), wanted)
+    exact = run(
+        call(reference, moved_exactly),
+        *(None if t is None else t.double() for t in (x, weight, bias, gy)),
+        wanted,
+    )
     assert_as_exact(ours, exact, dtype)
     assert_close(moved.mean, moved_exactly.mean, kept)
     assert_close(moved.var, moved_exactly.var, kept)
@@ -142,21 +206,33 @@ def large() -> None:
         part = slices(4, 16, rows * 150, G)
         call = lambda backend: lambda x, w, b: backend.train(x, part, w, b, 1e-5)  # noqa: B023, E731
         torch.set_num_threads(2)
-        exact = run(call(reference), x.double(), weight.double(), bias, gy.double(), (True, True, True))
+        exact = run(
+            call(reference), x.double(), weight.double(), bias, gy.double(), (True, True, True)
+        )
         for wide in (True, False):
             native.library.use_avx2(wide)
             torch.set_num_threads(draw.randint(1, 3))
-            assert_as_exact(run(call(native), x, weight, bias, gy, (True, True, True)), exact, dtype)
+            assert_as_exact(
+                run(call(native), x, weight, bias, gy, (True, True, True)), exact, dtype
+            )
 
 
 def misuse(what: str) -> None:
     """Hand something to C that it must not be given."""
     part = slices(1, 1, 1001, 200)
     plan = Plan(native.library, part, torch.float32, SLICED, torch.contiguous_format, False)
-    x, y = torch.randn(1000 if what == "short x" else 1001), torch.empty(1000 if what == "short y" else 1001)
-    stats = (ctypes.c_char * (3 * plan.step + {"short statistics": -1, "crooked statistics": 1}.get(what, 0)))()
+    x, y = (
+        torch.randn(1000 if what == "short x" else 1001),
+        torch.empty(1000 if what == "short y" else 1001),
+    )
+    stats = (
+        ctypes.c_char
+        * (3 * plan.step + {"short statistics": -1, "crooked statistics": 1}.get(what, 0))
+    )()
     to = ctypes.addressof(stats) + (what == "crooked statistics")
-    native.library.forward(plan.pointer, x.data_ptr(), y.data_ptr(), None, None, 0, 1e-5, to, None, None, 0.0, None, 1)
+    native.library.forward(
+        plan.pointer, x.data_ptr(), y.data_ptr(), None, None, 0, 1e-5, to, None, None, 0.0, None, 1
+    )
 
 
 def report(what: str) -> str:

@@ -11,11 +11,20 @@ import pytest
 ROOT = Path(__file__).parent.parent
 NATIVE = ROOT / "src" / "bgn" / "native"
 PROGRAM = ROOT / "tests" / "native_check.c"
-FLAGS = ["-O3", "-std=gnu11", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast"]  # as in pyproject.toml
+FLAGS = [
+    "-O3",
+    "-std=gnu11",
+    "-fopenmp",
+    "-fno-math-errno",
+    "-ffp-contract=fast",
+]  # as in pyproject.toml
 CROSS = "aarch64-linux-gnu-gcc"
 OPENMP = "#include <omp.h>\nint main(void) { return omp_get_num_threads() - 1; }\n"
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not (NATIVE.exists() and PROGRAM.exists()), reason="needs the source tree")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (NATIVE.exists() and PROGRAM.exists()), reason="needs the source tree"),
+]
 
 
 def compiled(compiler: str, folder: Path, *more: str) -> str:
@@ -24,7 +33,9 @@ def compiled(compiler: str, folder: Path, *more: str) -> str:
     probe.write_text(OPENMP)
     if not shutil.which(compiler):
         pytest.skip(f"needs {compiler}")
-    if subprocess.run([compiler, "-fopenmp", *more, str(probe), "-o", program], capture_output=True).returncode:
+    if subprocess.run(
+        [compiler, "-fopenmp", *more, str(probe), "-o", program], capture_output=True
+    ).returncode:
         pytest.skip(f"needs {compiler} with OpenMP")
     command = [compiler, *FLAGS, *more, "-Wall", "-Werror", f"-I{NATIVE}", str(PROGRAM)]
     subprocess.run([*command, "-o", program, "-lm"], check=True)
@@ -42,7 +53,12 @@ def run(*command: str) -> list[str]:
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_here(compiler: str, tmp_path: Path) -> None:
     cpu = Path("/proc/cpuinfo")
-    has_avx2 = compiler == "gcc" and platform.machine() == "x86_64" and cpu.exists() and " avx2 " in cpu.read_text()
+    has_avx2 = (
+        compiler == "gcc"
+        and platform.machine() == "x86_64"
+        and cpu.exists()
+        and " avx2 " in cpu.read_text()
+    )
     assert run(compiled(compiler, tmp_path)) == (["base", "avx2"] if has_avx2 else ["base"])
 
 

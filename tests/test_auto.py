@@ -31,7 +31,9 @@ def groups(model: nn.Module) -> list[int]:
 
 
 @given(C=st.integers(1, 300), values=st.integers(1, 5000), least=st.integers(1, 2000))
-def test_the_most_groups_of_whole_channels_with_enough_values(C: int, values: int, least: int) -> None:
+def test_the_most_groups_of_whole_channels_with_enough_values(
+    C: int, values: int, least: int
+) -> None:
     G = enough_groups(C, values, least)
     assert C % G == 0
     assert G == 1 or C // G * values >= least
@@ -47,8 +49,14 @@ def test_the_first_training_batch_decides() -> None:
     assert model[1].unsettled, "a batch in eval mode does not decide"
     model.train()
     model(images())
-    assert groups(model) == [16, 32, 32], "2*64, 2*16 and 2*4 values a channel: 16 take 1, 1 and 2 channels"
-    assert [tuple(m.running_mean.shape) for m in model if isinstance(m, bgn.BatchGroupNorm2d)] == [(16,), (32,), (32,)]
+    assert groups(model) == [16, 32, 32], (
+        "2*64, 2*16 and 2*4 values a channel: 16 take 1, 1 and 2 channels"
+    )
+    assert [tuple(m.running_mean.shape) for m in model if isinstance(m, bgn.BatchGroupNorm2d)] == [
+        (16,),
+        (32,),
+        (32,),
+    ]
     model(images(64))
     assert groups(model) == [16, 32, 32], "the second does not"
     assert "num_groups=16" in repr(model[1])
@@ -60,7 +68,9 @@ def test_it_is_the_layer_with_that_number() -> None:
     for step in range(3):
         x = images(2) + step
         torch.testing.assert_close(auto(x), given(x), rtol=0, atol=0)
-    for (name, one), (_, two) in zip(auto.state_dict().items(), given.state_dict().items(), strict=True):
+    for (name, one), (_, two) in zip(
+        auto.state_dict().items(), given.state_dict().items(), strict=True
+    ):
         assert torch.equal(one, two), name
 
 
@@ -119,7 +129,11 @@ def test_without_running_statistics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "x"), [(bgn.BatchGroupNorm1d(64, "auto"), (4, 64)), (bgn.BatchGroupNorm3d(64, "auto"), (2, 64, 2, 1, 1))]
+    ("layer", "x"),
+    [
+        (bgn.BatchGroupNorm1d(64, "auto"), (4, 64)),
+        (bgn.BatchGroupNorm3d(64, "auto"), (2, 64, 2, 1, 1)),
+    ],
 )
 def test_other_dimensions(layer: nn.Module, x: tuple[int, ...]) -> None:
     layer(torch.randn(*x))
@@ -128,7 +142,9 @@ def test_other_dimensions(layer: nn.Module, x: tuple[int, ...]) -> None:
 
 def test_a_single_image_has_one_group() -> None:
     model = network()
-    with pytest.warns(UserWarning, match="batches of one image is 1 group; GroupNorm does better there"):
+    with pytest.warns(
+        UserWarning, match="batches of one image is 1 group; GroupNorm does better there"
+    ):
         model(images(1))
     assert groups(model) == [1, 1, 1]
     with pytest.warns(UserWarning, match="one image"):
@@ -179,11 +195,19 @@ def test_a_layer_that_is_called_twice_has_enough_in_both() -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    with pytest.raises(ValueError, match="num_groups='auto' needs batch_size.* and sample.*got batch_size=2, sample=None"):
+    with pytest.raises(
+        ValueError,
+        match="num_groups='auto' needs batch_size.* and sample.*got batch_size=2, sample=None",
+    ):
         bgn.convert(network(nn.BatchNorm2d), num_groups="auto", batch_size=2)
-    with pytest.raises(ValueError, match="sample is for norm='bgn' with num_groups='auto'; norm='bgn', num_groups=8"):
+    with pytest.raises(
+        ValueError,
+        match="sample is for norm='bgn' with num_groups='auto'; norm='bgn', num_groups=8",
+    ):
         bgn.convert(network(nn.BatchNorm2d), num_groups=8, sample=(3, 16, 16))
-    with pytest.raises(ValueError, match="num_groups='Auto'; expected an int, 'paper', 'auto' or a function"):
+    with pytest.raises(
+        ValueError, match="num_groups='Auto'; expected an int, 'paper', 'auto' or a function"
+    ):
         bgn.convert(network(nn.BatchNorm2d), num_groups="Auto", batch_size=2)
     with pytest.raises(TypeError, match="num_groups='Auto' is a str"):
         bgn.BatchGroupNorm2d(8, "Auto")
@@ -252,7 +276,9 @@ def test_replicas_do_not_decide() -> None:
     model = network()
     for module in model.modules():
         module._is_replica = True  # type: ignore[assignment]
-    with pytest.raises(RuntimeError, match="in one process and not compiled; otherwise decide before: bgn.convert"):
+    with pytest.raises(
+        RuntimeError, match="in one process and not compiled; otherwise decide before: bgn.convert"
+    ):
         model(images())
     with pytest.raises(TypeError, match="num_groups='auto' is a str; expected a positive int"):
         bgn.SyncBatchGroupNorm(8, "auto")  # type: ignore[arg-type]

@@ -22,7 +22,9 @@ def test_networks_have_their_normalisers() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_row(mode: str, layout: str, dtype: str) -> None:
     row = measure(Shape(32, 4, 4, 1), 2, mode, dtype, layout, threads=1, seconds=0.01, more=False)
-    assert {"bgn", "nn.BatchNorm2d", "nn.GroupNorm(32)", "nn.InstanceNorm2d", "floor"} <= row["times"].keys()
+    assert {"bgn", "nn.BatchNorm2d", "nn.GroupNorm(32)", "nn.InstanceNorm2d", "floor"} <= row[
+        "times"
+    ].keys()
     assert all(t["min"] > 0 and t["rounds"] >= 4 for t in row["times"].values())
     rows = [{**row, "network": "tiny"}]
     assert f"| bgn / nn.BatchNorm2d | tiny | {mode} | {dtype} | {layout} | 1 |" in summary(rows)

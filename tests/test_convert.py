@@ -34,7 +34,9 @@ class Residual(nn.Module):
         return self.norm_head(self.head(x))
 
 
-def trained(model: nn.Module, size: tuple[int, ...] = (3, 9, 9), dtype: torch.dtype = torch.float64) -> Any:
+def trained(
+    model: nn.Module, size: tuple[int, ...] = (3, 9, 9), dtype: torch.dtype = torch.float64
+) -> Any:
     """Statistics and affine away from their initial values."""
     torch.manual_seed(0)
     model = model.to(dtype).train()
@@ -55,16 +57,35 @@ def test_eval_output_stays(G: Any) -> None:
     model = trained(Residual())
     before = model(x)
     count = sum(p.numel() for p in model.parameters())
-    groups = G if isinstance(G, int) else lambda layer: layer.num_features * (1 if G == "C" else int(G[0]))
-    groups_fit = groups if not isinstance(groups, int) else lambda layer: bgn.nearest_groups(layer.num_features, groups)
-    assert bgn.convert(model, num_groups=lambda m: None if m is model.norm_head and G in ("2C", "3C") else groups_fit(m)) is model
+    groups = (
+        G
+        if isinstance(G, int)
+        else lambda layer: layer.num_features * (1 if G == "C" else int(G[0]))
+    )
+    groups_fit = (
+        groups
+        if not isinstance(groups, int)
+        else lambda layer: bgn.nearest_groups(layer.num_features, groups)
+    )
+    assert (
+        bgn.convert(
+            model,
+            num_groups=lambda m: (
+                None if m is model.norm_head and G in ("2C", "3C") else groups_fit(m)
+            ),
+        )
+        is model
+    )
     assert isinstance(model.norm, bgn.BatchGroupNorm2d)
     assert model.norm is model.again
     assert_close(model(x), before)
     assert sum(p.numel() for p in model.parameters()) == count
 
 
-@pytest.mark.parametrize(("cls", "shape"), [(nn.BatchNorm1d, (8,)), (nn.BatchNorm1d, (8, 5)), (nn.BatchNorm3d, (8, 2, 3, 3))])
+@pytest.mark.parametrize(
+    ("cls", "shape"),
+    [(nn.BatchNorm1d, (8,)), (nn.BatchNorm1d, (8, 5)), (nn.BatchNorm3d, (8, 2, 3, 3))],
+)
 def test_one_and_three_dimensions(cls: Any, shape: tuple[int, ...]) -> None:
     model = trained(nn.Sequential(cls(8)), shape)
     batch = torch.randn(3, *shape, dtype=torch.float64)
@@ -94,7 +115,12 @@ def test_float32_error_is_bounded_by_the_distance_of_the_means(dead: float) -> N
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         new: Any = bgn.convert(norm, num_groups=2)
-    sigma_c = (torch.cat([torch.full((2,), dead), torch.ones(6)]) + 1e-5).sqrt().repeat_interleave(1).view(1, 8, 1, 1)
+    sigma_c = (
+        (torch.cat([torch.full((2,), dead), torch.ones(6)]) + 1e-5)
+        .sqrt()
+        .repeat_interleave(1)
+        .view(1, 8, 1, 1)
+    )
     mean_g = new.running_mean.repeat_interleave(4).view(1, 8, 1, 1)
     sigma_g = (new.running_var + 1e-5).sqrt().repeat_interleave(4).view(1, 8, 1, 1)
     mean_c = torch.linspace(-30, 50, 8).view(1, 8, 1, 1)
@@ -117,7 +143,8 @@ def test_other_groups_are_refused_with_the_nearest_and_nothing_changes() -> None
     model = trained(Residual())
     state = copy.deepcopy(model.state_dict())
     with pytest.raises(
-        ValueError, match=r"norm_wide \(BatchNorm2d\): num_groups=16 neither divides its 24 channels .* is 12"
+        ValueError,
+        match=r"norm_wide \(BatchNorm2d\): num_groups=16 neither divides its 24 channels .* is 12",
     ) as error:
         bgn.convert(model, num_groups=16)
     assert "norm_head" in str(error.value)
@@ -197,7 +224,9 @@ def test_twice_is_once() -> None:
 
 
 def test_refusals_of_arguments() -> None:
-    with pytest.raises(ValueError, match="has no normaliser that is known here; nothing to convert"):
+    with pytest.raises(
+        ValueError, match="has no normaliser that is known here; nothing to convert"
+    ):
         bgn.convert(nn.Sequential(nn.Conv2d(3, 4, 3)), num_groups=1)
     model = Residual()
     with pytest.raises(ValueError, match="num_groups=None and batch_size=None"):
@@ -216,7 +245,10 @@ def test_refusals_of_arguments() -> None:
         bgn.convert(model, "pn")
     state = copy.deepcopy(model.state_dict())
     for option in ("momentun", "bias", "dtype"):
-        with pytest.raises(TypeError, match=f"convert got the options {option}; accepted for the layers: eps, momentum"):
+        with pytest.raises(
+            TypeError,
+            match=f"convert got the options {option}; accepted for the layers: eps, momentum",
+        ):
             bgn.convert(model, num_groups=2, **{option: False})
     with pytest.raises(ValueError, match="it is on the meta device"):
         bgn.convert(nn.Sequential(nn.BatchNorm2d(4, device="meta")), num_groups=2)
@@ -234,12 +266,21 @@ def test_from_instance_norm_the_new_layer_tracks_statistics() -> None:
 
 def test_paper_groups_from_the_batch_size() -> None:
     assert bgn.convert(nn.Sequential(nn.BatchNorm2d(64)), batch_size=8)[0].num_groups == 16
-    assert bgn.convert(nn.Sequential(nn.BatchNorm2d(64)), batch_size=2, num_groups="paper")[0].num_groups == 1
-    assert bgn.convert(nn.Sequential(nn.BatchNorm2d(24)), batch_size=8)[0].num_groups == 12  # 16 would change its output
+    assert (
+        bgn.convert(nn.Sequential(nn.BatchNorm2d(64)), batch_size=2, num_groups="paper")[
+            0
+        ].num_groups
+        == 1
+    )
+    assert (
+        bgn.convert(nn.Sequential(nn.BatchNorm2d(24)), batch_size=8)[0].num_groups == 12
+    )  # 16 would change its output
 
 
 def test_what_is_attached_survives() -> None:
-    model: Any = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, eps=1e-3, momentum=0.05), nn.ReLU()).bfloat16()
+    model: Any = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, eps=1e-3, momentum=0.05), nn.ReLU()
+    ).bfloat16()
     old = model[1]
     old.bias.requires_grad_(False)
     old.note = "mine"
@@ -271,7 +312,9 @@ def test_without_affine() -> None:
     model = trained(nn.Sequential(nn.BatchNorm2d(4, affine=False)), (4, 6, 6))
     batch = torch.randn(2, 4, 6, 6, dtype=torch.float64)
     before = model(batch)
-    with pytest.raises(ValueError, match="no weight and bias to take up the difference .* affine=True adds them"):
+    with pytest.raises(
+        ValueError, match="no weight and bias to take up the difference .* affine=True adds them"
+    ):
         bgn.convert(model, num_groups=2)
     assert_close(bgn.convert(copy.deepcopy(model), num_groups=8)(batch), before)
     new = bgn.convert(model, num_groups=2, affine=True)
@@ -300,7 +343,9 @@ def test_full_backward_hooks_survive() -> None:
 
 
 def test_blocks_and_names_of_groups_survive() -> None:
-    model: Any = bgn.convert(nn.Sequential(bgn.GeneralBatchGroupNorm2d(8, 4, batch_blocks=2)), "gbgn", num_groups=2)
+    model: Any = bgn.convert(
+        nn.Sequential(bgn.GeneralBatchGroupNorm2d(8, 4, batch_blocks=2)), "gbgn", num_groups=2
+    )
     assert model[0].batch_blocks == 2
     with pytest.warns(UserWarning, match="only weight and bias"):
         model = bgn.convert(nn.Sequential(nn.BatchNorm2d(32)), "gn")
@@ -308,4 +353,6 @@ def test_blocks_and_names_of_groups_survive() -> None:
     assert bgn.convert(model, "gn")[0] is layer
     x = torch.randn(2, 4, 5, 5)
     model = nn.Sequential(nn.InstanceNorm2d(4, affine=True))
-    assert_close(bgn.convert(model, "in")(x), nn.InstanceNorm2d(4)(x))  # the same statistics, so no warning
+    assert_close(
+        bgn.convert(model, "in")(x), nn.InstanceNorm2d(4)(x)
+    )  # the same statistics, so no warning

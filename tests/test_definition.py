@@ -70,7 +70,9 @@ def assert_like(y: Tensor, x: Tensor, expected: Tensor) -> None:
 def draw_groups(x: Tensor, data: st.DataObject) -> int:
     """Any G up to D, the special ones more often."""
     D = x[0].numel()
-    return data.draw(st.one_of(st.sampled_from(sorted({1, min(x.shape[1], D), D})), st.integers(1, D)))
+    return data.draw(
+        st.one_of(st.sampled_from(sorted({1, min(x.shape[1], D), D})), st.integers(1, D))
+    )
 
 
 @settings(max_examples=300)

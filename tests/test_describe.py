@@ -36,7 +36,16 @@ def test_the_numbers() -> None:
         (36, 1, 4, 1.0),
         (36, 1, 1, 1.0),
     ]
-    assert [r.acts_as for r in table] == ["BGN", "BN", "GBGN in 2 blocks", "GN", "LN", "PN", "BN", "bias alone"]
+    assert [r.acts_as for r in table] == [
+        "BGN",
+        "BN",
+        "GBGN in 2 blocks",
+        "GN",
+        "LN",
+        "PN",
+        "BN",
+        "bias alone",
+    ]
     assert [r.few for r in table] == [False] * 6 + [True, True]
     assert rows["1"].shape == (36, 8, 8)
     assert rows["1"].D == 2304
@@ -46,9 +55,40 @@ def test_the_numbers() -> None:
 
 def test_it_prints_as_a_table() -> None:
     lines = str(bgn.describe(model(), (3, 8, 8), batch_size=4)).splitlines()
-    assert lines[0].split() == ["layer", "kind", "C", "x", "H", "x", "W", "D", "G", "S", "N*S", "channels/group", "acts", "as"]
-    assert lines[2].split() == ["1", "bgn", "36", "x", "8", "x", "8", "2304", "4", "576", "2304", "9", "BGN"]
-    assert lines[-1] == "8 normalisers at batch size 4; 2 with fewer than 16 instances per statistic"
+    assert lines[0].split() == [
+        "layer",
+        "kind",
+        "C",
+        "x",
+        "H",
+        "x",
+        "W",
+        "D",
+        "G",
+        "S",
+        "N*S",
+        "channels/group",
+        "acts",
+        "as",
+    ]
+    assert lines[2].split() == [
+        "1",
+        "bgn",
+        "36",
+        "x",
+        "8",
+        "x",
+        "8",
+        "2304",
+        "4",
+        "576",
+        "2304",
+        "9",
+        "BGN",
+    ]
+    assert (
+        lines[-1] == "8 normalisers at batch size 4; 2 with fewer than 16 instances per statistic"
+    )
 
 
 def test_any_input_of_the_models_own() -> None:
@@ -79,9 +119,13 @@ def test_frames_count_as_instances() -> None:
 
 
 def test_what_cannot_run_is_said() -> None:
-    (row,) = bgn.describe(nn.Sequential(bgn.GeneralBatchGroupNorm2d(8, batch_blocks=4)), (8, 4, 4), batch_size=2)
+    (row,) = bgn.describe(
+        nn.Sequential(bgn.GeneralBatchGroupNorm2d(8, batch_blocks=4)), (8, 4, 4), batch_size=2
+    )
     assert row.acts_as == "error: 4 blocks of 2"
-    (row,) = bgn.describe(nn.Sequential(nn.BatchNorm2d(8, track_running_stats=False)), (8, 1, 1), batch_size=2)
+    (row,) = bgn.describe(
+        nn.Sequential(nn.BatchNorm2d(8, track_running_stats=False)), (8, 1, 1), batch_size=2
+    )
     assert row.instances == 2
 
 

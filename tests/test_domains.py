@@ -20,8 +20,14 @@ NORMS = ("bn", "in", "ln", "gn", "pn", "gbgn", "bgn")
 
 def network(norm: str = "bgn") -> Any:
     torch.manual_seed(0)
-    make = bgn.norm_layer(norm, num_groups=GROUPS.get(norm)) if norm in GROUPS else bgn.norm_layer(norm)
-    return nn.Sequential(nn.Conv2d(3, 8, 3), make(8), nn.ReLU(), nn.Conv2d(8, 8, 3), make(8)).double()
+    make = (
+        bgn.norm_layer(norm, num_groups=GROUPS.get(norm))
+        if norm in GROUPS
+        else bgn.norm_layer(norm)
+    )
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), make(8), nn.ReLU(), nn.Conv2d(8, 8, 3), make(8)
+    ).double()
 
 
 def images(count: int, seed: int = 1) -> Tensor:
@@ -42,7 +48,9 @@ def test_each_domain_is_a_network_of_its_own(norm: str) -> None:
         for key, value in own.state_dict().items():
             layer, rest = key.split(".")
             assert torch.equal(state[key if layer in "03" else f"{layer}.{name}.{rest}"], value)
-    assert len(state) == 4 + 2 * (len(alone["source"].state_dict()) - 4), "convolutions once, normalisers twice"
+    assert len(state) == 4 + 2 * (len(alone["source"].state_dict()) - 4), (
+        "convolutions once, normalisers twice"
+    )
     assert ("1.target.running_mean" in state) == (norm in ("bn", "gbgn", "bgn"))
 
 
@@ -68,7 +76,10 @@ def test_parts_of_a_batch_are_as_batches(norm: str) -> None:
 class TestForgottenSwitch:
     def test_is_an_error(self) -> None:
         model = bgn.convert_domains(network())
-        with pytest.raises(RuntimeError, match="no domain is chosen; expected: with bgn.domain.*one of source, target"):
+        with pytest.raises(
+            RuntimeError,
+            match="no domain is chosen; expected: with bgn.domain.*one of source, target",
+        ):
             model(images(2))
 
     def test_after_a_context_even_one_that_failed(self) -> None:
@@ -101,7 +112,10 @@ class TestForgottenSwitch:
         model = bgn.convert_domains(network())
         with bgn.domain(model, "source"):
             loss = checkpoint(model, images(2), use_reentrant=False).sum()
-        with bgn.domain(model, "target"), pytest.raises(RuntimeError, match="enter bgn.domain within the checkpointed"):
+        with (
+            bgn.domain(model, "target"),
+            pytest.raises(RuntimeError, match="enter bgn.domain within the checkpointed"),
+        ):
             loss.backward()
 
     def test_recomputing_is_right_with_the_switch_inside(self) -> None:
@@ -124,7 +138,10 @@ class TestForgottenSwitch:
         (lambda m: bgn.domain(m, "else"), "domain='else' is not one of source, target"),
         (lambda m: bgn.domain(m, []), r"domain=\[\] has no parts"),
         (lambda m: bgn.domain(m, [("source", 0)]), "images of domain 'source'=0"),
-        (lambda m: bgn.domain(m[0], "source"), "has no normalisers per domain; expected one of bgn.convert_domains"),
+        (
+            lambda m: bgn.domain(m[0], "source"),
+            "has no normalisers per domain; expected one of bgn.convert_domains",
+        ),
     ],
 )
 def test_bad_domains(wrong: Any, message: str) -> None:
@@ -134,11 +151,17 @@ def test_bad_domains(wrong: Any, message: str) -> None:
 
 def test_parts_that_do_not_fit() -> None:
     model = bgn.convert_domains(network())
-    with bgn.domain(model, [("source", 2), ("target", 3)]), pytest.raises(ValueError, match="are 5 images, the batch has 4"):
+    with (
+        bgn.domain(model, [("source", 2), ("target", 3)]),
+        pytest.raises(ValueError, match="are 5 images, the batch has 4"),
+    ):
         model(images(4))
 
 
-@pytest.mark.parametrize("names", [("a",), ("a", "a"), ("a", "x.y"), ("a", "train"), ("a", "keys"), ("a", "training"), ("a", 1)])
+@pytest.mark.parametrize(
+    "names",
+    [("a",), ("a", "a"), ("a", "x.y"), ("a", "train"), ("a", "keys"), ("a", "training"), ("a", 1)],
+)
 def test_bad_names(names: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match="domains="):
         bgn.convert_domains(network(), names)
@@ -212,18 +235,27 @@ def test_other_tools_see_the_copies() -> None:
         assert [row.layer for row in bgn.describe(model, (3, 8, 8), 4)] == ["1.target", "4.target"]
         with pytest.warns(UserWarning, match="no data reached 1.source"):
             bgn.recalibrate(model, [images(4) + 5])
-    assert float(model[1]["target"].running_mean.abs().max()) > 1 > float(model[1]["source"].running_mean.abs().max())
+    assert (
+        float(model[1]["target"].running_mean.abs().max())
+        > 1
+        > float(model[1]["source"].running_mean.abs().max())
+    )
 
 
 def test_an_optimizer_trains_all_copies() -> None:
     model = network()
-    optimizer = torch.optim.SGD([p for name, p in model.named_parameters() if name != "4.bias"], 0.1)
+    optimizer = torch.optim.SGD(
+        [p for name, p in model.named_parameters() if name != "4.bias"], 0.1
+    )
     bgn.convert_domains(model, optimizer=optimizer)
     with bgn.domain(model, [("source", 2), ("target", 2)]):
         model(images(4)).pow(3).sum().backward()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer.step()
-    assert {name for name, p in model.named_parameters() if torch.equal(p, before[name])} == {"4.source.bias", "4.target.bias"}
+    assert {name for name, p in model.named_parameters() if torch.equal(p, before[name])} == {
+        "4.source.bias",
+        "4.target.bias",
+    }
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -270,7 +302,9 @@ def _loss(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def _wrapped(folder: Path) -> nn.Module:
-    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "alone"), 1), rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(folder / "alone"), 1), rank=0, world_size=1
+    )
     try:
         return nn.parallel.DistributedDataParallel(network())
     finally:

@@ -15,7 +15,9 @@ from bgn.factory import NAMES
 def test_every_name_makes_a_layer_that_trains_and_pickles(name: str) -> None:
     torch.manual_seed(0)
     make = pickle.loads(pickle.dumps(bgn.norm_layer(name, batch_size=2)))
-    model = nn.Sequential(nn.Conv2d(3, 36, 3), make(36), nn.ReLU(), nn.Flatten(), nn.Linear(36 * 36, 2))
+    model = nn.Sequential(
+        nn.Conv2d(3, 36, 3), make(36), nn.ReLU(), nn.Flatten(), nn.Linear(36 * 36, 2)
+    )
     x, target = torch.randn(16, 3, 8, 8), torch.arange(16) % 2
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     losses = []

@@ -21,7 +21,9 @@ def test_a_residual_model_through_fx(G: Any) -> None:
     model = trained(Residual())
     bgn.convert(model, num_groups=G if G != "C" else lambda layer: layer.num_features)
     before, keys = model(x), set(model.state_dict())
-    with pytest.warns(UserWarning, match="left: norm$"):  # the one that is shared between two convolutions
+    with pytest.warns(
+        UserWarning, match="left: norm$"
+    ):  # the one that is shared between two convolutions
         folded: Any = bgn.fold(model)
     assert norms_in(folded) == 1
     assert type(folded) is Residual
@@ -59,7 +61,9 @@ def test_every_kind_of_convolution(linear: Any, shape: tuple[int, ...], G: int) 
 class Untraceable(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 16, 3), bgn.BatchGroupNorm2d(16, 4), nn.ReLU(), nn.Conv2d(16, 3, 3))
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 16, 3), bgn.BatchGroupNorm2d(16, 4), nn.ReLU(), nn.Conv2d(16, 3, 3)
+        )
         self.block = Residual()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -97,7 +101,9 @@ def test_a_convolution_with_another_reader_is_left() -> None:
 
 
 def test_weight_norm_is_resolved_and_hooks_stay() -> None:
-    model = nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 8, 3)), bgn.BatchGroupNorm2d(8, 2))
+    model = nn.Sequential(
+        parametrizations.weight_norm(nn.Conv2d(3, 8, 3)), bgn.BatchGroupNorm2d(8, 2)
+    )
     model = trained(model)
     seen: list[Tensor] = []
     model[1].register_forward_hook(lambda _m, _i, output: seen.append(output))
@@ -107,14 +113,18 @@ def test_weight_norm_is_resolved_and_hooks_stay() -> None:
 
 
 def test_half_a_model_keeps_its_dtype_and_gradients() -> None:
-    model = trained(nn.Sequential(nn.Conv2d(3, 8, 3), bgn.BatchGroupNorm2d(8, 2)), dtype=torch.float32).bfloat16()
+    model = trained(
+        nn.Sequential(nn.Conv2d(3, 8, 3), bgn.BatchGroupNorm2d(8, 2)), dtype=torch.float32
+    ).bfloat16()
     model[0].weight.requires_grad_(False)
     folded: Any = bgn.fold(model)
     assert (folded[0].weight.dtype, folded[0].weight.requires_grad) == (torch.bfloat16, False)
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match=r"  1: num_groups=16 cuts its 8 channels, .* or bgn.regroup\(model, 8"):
+    with pytest.raises(
+        ValueError, match=r"  1: num_groups=16 cuts its 8 channels, .* or bgn.regroup\(model, 8"
+    ):
         bgn.fold(nn.Sequential(nn.Conv2d(3, 8, 3), bgn.BatchGroupNorm2d(8, 16)).eval())
     with pytest.raises(ValueError, match=r"1: num_groups=3 cuts its 8 channels"):
         bgn.fold(nn.Sequential(nn.Conv2d(3, 8, 3), bgn.BatchGroupNorm2d(8, 3)).eval())
@@ -190,12 +200,20 @@ class ByHand(nn.Sequential):
     [
         (Tied(), (6,), ()),
         (Optional(), (3, 9, 9), (torch.randn(2, 8, 7, 7, dtype=torch.float64),)),
-        (nn.Sequential(Standardised(3, 8, 3), nn.BatchNorm2d(8), ByHand(nn.Conv2d(8, 8, 1), nn.ReLU())), (3, 9, 9), ()),
+        (
+            nn.Sequential(
+                Standardised(3, 8, 3), nn.BatchNorm2d(8), ByHand(nn.Conv2d(8, 8, 1), nn.ReLU())
+            ),
+            (3, 9, 9),
+            (),
+        ),
         (ByHand(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), (3, 9, 9), ()),
     ],
 )
 @pytest.mark.filterwarnings("ignore:fold")
-def test_other_readers_of_a_convolution(model: nn.Module, shape: tuple[int, ...], extra: tuple[Tensor, ...]) -> None:
+def test_other_readers_of_a_convolution(
+    model: nn.Module, shape: tuple[int, ...], extra: tuple[Tensor, ...]
+) -> None:
     model = trained(model, shape)
     batch = torch.randn(2, *shape, dtype=torch.float64)
     assert_close(bgn.fold(model)(batch, *extra), model(batch, *extra))
@@ -219,7 +237,9 @@ def test_an_example_makes_sure() -> None:
     model = trained(Features())
     with pytest.warns(UserWarning, match="cannot be traced as a whole; pass example="):
         bgn.fold(model)
-    with pytest.raises(ValueError, match=r"output for the example differs by .*; nothing was folded"):
+    with pytest.raises(
+        ValueError, match=r"output for the example differs by .*; nothing was folded"
+    ):
         bgn.fold(model, example=x)
     model = trained(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
     assert_close(bgn.fold(model, example=x)(x), model(x))

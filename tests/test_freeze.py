@@ -29,7 +29,9 @@ def model() -> Any:
 
 def train_some(net: Any) -> None:
     net.train()
-    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], 0.1, weight_decay=0.1)
+    optimizer = torch.optim.SGD(
+        [p for p in net.parameters() if p.requires_grad], 0.1, weight_decay=0.1
+    )
     for _ in range(3):
         optimizer.zero_grad()
         net(torch.randn(4, 3, 8, 8)).pow(3).sum().backward()
@@ -48,7 +50,11 @@ def test_frozen_layers_do_not_move_and_thawed_ones_do() -> None:
         layer = net[int(key[0])]
         assert torch.equal(value, before[key]) == (not isinstance(layer, nn.Conv2d)), key
     bgn.unfreeze(net)
-    assert [type(net[i]) for i in (1, 3, 5)] == [bgn.BatchGroupNorm2d, nn.BatchNorm2d, bgn.GroupNorm]
+    assert [type(net[i]) for i in (1, 3, 5)] == [
+        bgn.BatchGroupNorm2d,
+        nn.BatchNorm2d,
+        bgn.GroupNorm,
+    ]
     assert (net[1].weight.requires_grad, net[1].bias.requires_grad) == (True, False)
     train_some(net)
     assert not torch.equal(net.state_dict()["1.running_mean"], before["1.running_mean"])
@@ -70,7 +76,11 @@ def test_copies_and_pickles_stay_frozen() -> None:
     torch.save(net, file)
     file.seek(0)
     x = torch.randn(2, 3, 8, 8)
-    for twin in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), torch.load(file, weights_only=False)):
+    for twin in (
+        copy.deepcopy(net),
+        pickle.loads(pickle.dumps(net)),
+        torch.load(file, weights_only=False),
+    ):
         twin.train()
         assert not twin[1].training
         assert isinstance(twin[3], nn.BatchNorm2d)

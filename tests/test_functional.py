@@ -23,7 +23,11 @@ x = torch.randn(2, 4, 3, 3)
             ValueError,
             r"num_groups=37 exceeds the 36 features of one sample \(C\*H\*W = 4\*3\*3\)",
         ),
-        ({"input": torch.randn(2, 4), "num_groups": 5}, ValueError, r"exceeds the 4 features .* \(C = 4\)"),
+        (
+            {"input": torch.randn(2, 4), "num_groups": 5},
+            ValueError,
+            r"exceeds the 4 features .* \(C = 4\)",
+        ),
         ({"input": torch.randn(4)}, ValueError, r"input has 1 dimension\(s\), shape \(4,\)"),
         ({"input": torch.ones(2, 4, dtype=torch.int64)}, TypeError, "input has dtype torch.int64"),
         (
@@ -48,7 +52,11 @@ x = torch.randn(2, 4, 3, 3)
             ValueError,
             r"running_var has shape \(4,\)",
         ),
-        ({"running_mean": torch.ones(2)}, ValueError, "running_var=None .* expected both or neither"),
+        (
+            {"running_mean": torch.ones(2)},
+            ValueError,
+            "running_var=None .* expected both or neither",
+        ),
         ({"running_var": torch.ones(2)}, ValueError, "running_mean=None"),
         ({"training": False}, ValueError, "training=False needs running_mean and running_var"),
         ({"eps": -1e-5}, ValueError, "eps=-1e-05 is out of range"),
@@ -60,7 +68,9 @@ x = torch.randn(2, 4, 3, 3)
         ),
     ],
 )
-def test_batch_group_norm_refuses(kwargs: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_batch_group_norm_refuses(
+    kwargs: dict[str, Any], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         F.batch_group_norm(**{"input": x, "num_groups": 2, "training": True, **kwargs})
 
@@ -104,7 +114,10 @@ def test_gbgn_averages_its_running_statistics_over_the_blocks() -> None:
 def test_a_single_element_per_sample_statistic_leaves_the_bias() -> None:
     bias = torch.randn(4)
     maps = torch.randn(3, 4, 1, 1) * 1e6
-    with pytest.warns(UserWarning, match=r"group_norm with num_groups=4 on input of shape \(3, 4, 1, 1\): each of its"):
+    with pytest.warns(
+        UserWarning,
+        match=r"group_norm with num_groups=4 on input of shape \(3, 4, 1, 1\): each of its",
+    ):
         y = F.group_norm(maps, 4, torch.randn(4), bias)
     assert torch.equal(y, bias.view(1, 4, 1, 1).expand_as(maps))
     with pytest.warns(UserWarning, match="positional_norm"):

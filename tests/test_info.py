@@ -12,7 +12,9 @@ from bgn import backends
 
 def run(backend: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "BGN_BACKEND": backend}
-    return subprocess.run([sys.executable, "-m", "bgn"], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "bgn"], env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_info_names_versions_and_the_chosen_backend() -> None:
@@ -27,7 +29,9 @@ def test_a_backend_is_forced_by_the_environment() -> None:
 
 
 def test_an_unknown_backend_is_refused() -> None:
-    with pytest.raises(ValueError, match="BGN_BACKEND='cuda' is not a backend; accepted: auto, .*reference"):
+    with pytest.raises(
+        ValueError, match="BGN_BACKEND='cuda' is not a backend; accepted: auto, .*reference"
+    ):
         backends.choose("cuda")
     assert "BGN_BACKEND='cuda'" in run("cuda").stderr
 
@@ -38,5 +42,7 @@ def test_the_library_imports_torch_alone() -> None:
         "new = {m.split('.')[0] for m in set(sys.modules) - before};"
         "print(sorted(new - set(sys.stdlib_module_names) - {'bgn', 'torch'}))"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"

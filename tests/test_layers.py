@@ -45,7 +45,9 @@ def assert_same_step(ours: nn.Module, theirs: nn.Module, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("ours", "theirs", "shape"), PAIRS)
-@pytest.mark.parametrize("options", [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}]
+)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_one_group_per_channel_is_batch_norm(
     ours: Any, theirs: Any, shape: tuple[int, ...], options: dict[str, Any], dtype: torch.dtype
@@ -68,7 +70,9 @@ def test_one_group_per_channel_is_batch_norm(
 
 
 @pytest.mark.parametrize(("ours", "theirs", "shape"), PAIRS)
-def test_state_dicts_are_interchangeable_with_batch_norm(ours: Any, theirs: Any, shape: tuple[int, ...]) -> None:
+def test_state_dicts_are_interchangeable_with_batch_norm(
+    ours: Any, theirs: Any, shape: tuple[int, ...]
+) -> None:
     C = shape[1]
     a, b = ours(C, C), theirs(C)
     b(torch.randn(shape))
@@ -92,7 +96,9 @@ def test_an_old_state_dict_without_the_counter_loads() -> None:
 def test_a_state_dict_of_other_groups_is_refused_with_a_reason() -> None:
     model = nn.Sequential(bgn.BatchGroupNorm2d(8, 2))
     state = nn.Sequential(nn.BatchNorm2d(8)).state_dict()
-    with pytest.raises(RuntimeError, match=r"0.num_groups=2 has 2 running statistics, the checkpoint has 8"):
+    with pytest.raises(
+        RuntimeError, match=r"0.num_groups=2 has 2 running statistics, the checkpoint has 8"
+    ):
         model.load_state_dict(state)
 
 
@@ -122,7 +128,9 @@ def test_gbgn_in_one_block_is_bgn_and_in_n_blocks_is_group_norm(G: int) -> None:
 def test_gbgn_has_at_most_one_group_per_channel() -> None:
     norm = bgn.GeneralBatchGroupNorm2d(16)
     assert norm.running_mean.shape == (16,)
-    assert_same_step(norm.double(), nn.BatchNorm2d(16, dtype=torch.float64), torch.randn(3, 16, 2, 2).double())
+    assert_same_step(
+        norm.double(), nn.BatchNorm2d(16, dtype=torch.float64), torch.randn(3, 16, 2, 2).double()
+    )
 
 
 @pytest.mark.parametrize("G", [1, 2, 3, 6])
@@ -178,7 +186,11 @@ def test_an_empty_batch_leaves_the_running_statistics_alone() -> None:
         (bgn.PositionalNorm2d(4), (2, 5, 3, 3), r"has 5 channels; expected num_features=4"),
         (bgn.PositionalNorm2d(4), (2, 4, 3), r"PositionalNorm2d got a 3D input"),
         (bgn.BatchGroupNorm2d(4, 4), (1, 4, 1, 1), r"leaves 1 value per statistic in training"),
-        (bgn.GeneralBatchGroupNorm2d(4, 2, batch_blocks=3), (4, 4, 2, 2), "batch_blocks=3 does not divide"),
+        (
+            bgn.GeneralBatchGroupNorm2d(4, 2, batch_blocks=3),
+            (4, 4, 2, 2),
+            "batch_blocks=3 does not divide",
+        ),
     ],
 )
 def test_layers_refuse(layer: nn.Module, shape: tuple[int, ...], words: str) -> None:
@@ -210,7 +222,9 @@ def test_constructors_refuse(make: Any, error: type[Exception], words: str) -> N
         make()
 
 
-@pytest.mark.parametrize("norm", [bgn.BatchGroupNorm2d(4, 2), bgn.GroupNorm(3, 4), bgn.PositionalNorm2d(4)])
+@pytest.mark.parametrize(
+    "norm", [bgn.BatchGroupNorm2d(4, 2), bgn.GroupNorm(3, 4), bgn.PositionalNorm2d(4)]
+)
 def test_deepcopy_pickle_and_meta(norm: nn.Module) -> None:
     x = torch.randn(2, 4, 3, 3)
     norm(x)

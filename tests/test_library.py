@@ -17,7 +17,9 @@ import bgn
 from bgn.backends import native, reference
 from bgn.backends.library import load
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=f"the native backend is {native.why_not}")
+pytestmark = pytest.mark.skipif(
+    not native.available(), reason=f"the native backend is {native.why_not}"
+)
 
 
 def test_from_several_python_threads() -> None:
@@ -56,12 +58,20 @@ def test_after_a_fork() -> None:
     child.join(timeout=60)
 
 
-@pytest.mark.parametrize(("content", "words"), [(None, "not built"), (b"no library", "damaged or for another machine")])
-def test_without_a_library_it_says_why(monkeypatch: Any, tmp_path: Path, content: bytes | None, words: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "not built"), (b"no library", "damaged or for another machine")]
+)
+def test_without_a_library_it_says_why(
+    monkeypatch: Any, tmp_path: Path, content: bytes | None, words: str
+) -> None:
     path = tmp_path / "_native.so"
     if content is not None:
         path.write_bytes(content)
-    spec = importlib.machinery.ModuleSpec("bgn._native", None, origin=str(path)) if content is not None else None
+    spec = (
+        importlib.machinery.ModuleSpec("bgn._native", None, origin=str(path))
+        if content is not None
+        else None
+    )
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
     library, why = load()
     assert library is None
@@ -85,14 +95,18 @@ def test_one_openmp_runtime_in_the_process() -> None:
         "print(bgn.info().backend, *(file for file in mapped if 'libgomp' in file or 'libomp' in file))"
     )
     environment = {**os.environ, "BGN_BACKEND": "native"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     backend, *loaded = done.stdout.split()
     assert backend == "native"
     assert len(loaded) == 1, loaded
 
 
 @pytest.mark.parametrize(("variable", "warned"), [(None, True), ("reference", False)])
-def test_a_missing_library_is_announced_once_unless_it_is_not_wanted(variable: str | None, warned: bool) -> None:
+def test_a_missing_library_is_announced_once_unless_it_is_not_wanted(
+    variable: str | None, warned: bool
+) -> None:
     code = (
         "import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'bgn._native' else find(name, *rest)\n"
@@ -103,6 +117,8 @@ def test_a_missing_library_is_announced_once_unless_it_is_not_wanted(variable: s
     environment = {key: value for key, value in os.environ.items() if key != "BGN_BACKEND"}
     if variable is not None:
         environment["BGN_BACKEND"] = variable
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "reference"
     assert done.stderr.count("the native backend of bgn is not built") == warned

@@ -10,7 +10,9 @@ from bgn.backends import native
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not native.available(), reason=f"the native backend is {native.why_not}"),
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of memory is read as Linux gives it"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"), reason="the peak of memory is read as Linux gives it"
+    ),
 ]
 
 CODE = """
@@ -31,7 +33,12 @@ print((status("VmHWM") - before) / (x.numel() * x.element_size()))
 """
 BATCH_NORM = "nn.BatchNorm2d(64)"
 OURS = [f"bgn.BatchGroupNorm2d(64, {G})" for G in (1, 512)]
-OURS += ["bgn.GroupNorm(8, 64)", "bgn.GroupNorm(64, 64)", "bgn.PositionalNorm2d(64)", "bgn.GeneralBatchGroupNorm2d(64, 8, 4)"]
+OURS += [
+    "bgn.GroupNorm(8, 64)",
+    "bgn.GroupNorm(64, 64)",
+    "bgn.PositionalNorm2d(64)",
+    "bgn.GeneralBatchGroupNorm2d(64, 8, 4)",
+]
 
 
 def growth(layer: str, layout: str, dtype: str) -> float:
@@ -40,9 +47,13 @@ def growth(layer: str, layout: str, dtype: str) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-@pytest.mark.parametrize(("layout", "dtype"), [("contiguous_format", "float32"), ("channels_last", "bfloat16")])
+@pytest.mark.parametrize(
+    ("layout", "dtype"), [("contiguous_format", "float32"), ("channels_last", "bfloat16")]
+)
 def test_no_more_than_batch_norm(layout: str, dtype: str) -> None:
-    allowed = growth(BATCH_NORM, layout, dtype) + 0.15  # PN has as many statistics as there are positions
+    allowed = (
+        growth(BATCH_NORM, layout, dtype) + 0.15
+    )  # PN has as many statistics as there are positions
     assert allowed > 1.5  # the output and a gradient
     found = {layer: growth(layer, layout, dtype) for layer in OURS}
     assert {layer: size for layer, size in found.items() if size > allowed} == {}

@@ -17,7 +17,9 @@ from bgn.backends.running import Running
 from bgn.partition import Partition, channel_groups, slices
 from tests.tolerance import TOLERANCES, assert_close
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=f"the native backend is {native.why_not}")
+pytestmark = pytest.mark.skipif(
+    not native.available(), reason=f"the native backend is {native.why_not}"
+)
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -29,7 +31,23 @@ def shapes(draw: st.DrawFn) -> tuple[int, ...]:
     return (
         N,
         C,
-        *draw(st.sampled_from([(), (1,), (3,), (5000,), (1, 1), (2, 2), (7, 7), (5, 13), (33, 40), (2, 3, 4), (9, 9, 9)])),
+        *draw(
+            st.sampled_from(
+                [
+                    (),
+                    (1,),
+                    (3,),
+                    (5000,),
+                    (1, 1),
+                    (2, 2),
+                    (7, 7),
+                    (5, 13),
+                    (33, 40),
+                    (2, 3, 4),
+                    (9, 9, 9),
+                ]
+            )
+        ),
     )
 
 
@@ -46,7 +64,9 @@ def partitions(draw: st.DrawFn, shape: tuple[int, ...]) -> Partition:
 
 
 def random(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def laid_out(x: Tensor, layout: str) -> Tensor:
@@ -60,7 +80,9 @@ def laid_out(x: Tensor, layout: str) -> Tensor:
     return x
 
 
-def run(function: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, gy: Tensor) -> list[Tensor]:
+def run(
+    function: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, gy: Tensor
+) -> list[Tensor]:
     """Output and gradients."""
     leaves = [
         None if t is None else t.detach().requires_grad_() for t in (x, weight, bias)
@@ -82,13 +104,18 @@ LAYOUTS = ["contiguous", "last", "gaps", "odd"]
 
 
 @settings(max_examples=400)
-@given(shape=shapes(), data=st.data(), dtype=st.sampled_from(DTYPES), layout=st.sampled_from(LAYOUTS))
+@given(
+    shape=shapes(), data=st.data(), dtype=st.sampled_from(DTYPES), layout=st.sampled_from(LAYOUTS)
+)
 def test_the_same_as_the_reference_in_float64(
     shape: tuple[int, ...], data: st.DataObject, dtype: torch.dtype, layout: str
 ) -> None:
     what = data.draw(st.sampled_from(["train", "apply", "positional"]))
     part = data.draw(partitions(shape))
-    x, gy = laid_out(random(shape, dtype) * 2 + 3, layout), laid_out(random(shape, dtype, 1), data.draw(st.sampled_from(LAYOUTS)))
+    x, gy = (
+        laid_out(random(shape, dtype) * 2 + 3, layout),
+        laid_out(random(shape, dtype, 1), data.draw(st.sampled_from(LAYOUTS))),
+    )
     of_parameters = data.draw(st.sampled_from([dtype, torch.promote_types(dtype, torch.float32)]))
     weight = random((part.C,), of_parameters, 2) if data.draw(st.booleans()) else None
     bias = random((part.C,), of_parameters, 3) if data.draw(st.booleans()) else None
@@ -103,7 +130,9 @@ def test_the_same_as_the_reference_in_float64(
         call = lambda backend: lambda x, w, b: backend.train(x, part, w, b, 1e-5)  # noqa: E731
     assert native.serves(x, weight, bias)
     ours = run(call(native), x, weight, bias, gy)
-    exact = run(call(reference), *(t.double() if t is not None else None for t in (x, weight, bias, gy)))
+    exact = run(
+        call(reference), *(t.double() if t is not None else None for t in (x, weight, bias, gy))
+    )
     assert_as_exact(ours, exact, dtype)
     assert ours[0].dtype == ours[1].dtype == dtype
     if layout == "last" and x.dim() in LAST:
@@ -111,7 +140,12 @@ def test_the_same_as_the_reference_in_float64(
 
 
 @settings(max_examples=60)
-@given(shape=shapes(), data=st.data(), dtype=st.sampled_from(DTYPES), momentum=st.sampled_from([0.1, None, 1.0]))
+@given(
+    shape=shapes(),
+    data=st.data(),
+    dtype=st.sampled_from(DTYPES),
+    momentum=st.sampled_from([0.1, None, 1.0]),
+)
 def test_running_statistics_as_the_reference(
     shape: tuple[int, ...], data: st.DataObject, dtype: torch.dtype, momentum: float | None
 ) -> None:
@@ -119,7 +153,9 @@ def test_running_statistics_as_the_reference(
     x = random(shape, dtype) * 2 + 3
     kept = data.draw(st.sampled_from([torch.promote_types(dtype, torch.float32), dtype]))
     ours, exact = (
-        Running(torch.zeros(part.G, dtype=d), torch.ones(part.G, dtype=d), momentum, torch.tensor(3))
+        Running(
+            torch.zeros(part.G, dtype=d), torch.ones(part.G, dtype=d), momentum, torch.tensor(3)
+        )
         for d in (kept, torch.float64)
     )
     before = ours.mean._version
@@ -134,7 +170,9 @@ def test_running_statistics_as_the_reference(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("wide", [True, False], ids=["avx2", "base"])
-def test_every_half_precision_number_is_read_and_written_as_torch_does(dtype: torch.dtype, wide: bool) -> None:
+def test_every_half_precision_number_is_read_and_written_as_torch_does(
+    dtype: torch.dtype, wide: bool
+) -> None:
     x = torch.arange(2**16, dtype=torch.int32).to(torch.uint16).view(dtype).view(1, 1, -1)
     part = slices(1, 1, x.numel(), 1)
     mean, var, weight = torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([1.7])
@@ -163,7 +201,9 @@ CASES += [((6, 8, 90, 100), 4, 6), ((9, 16, 30, 30), 1, 9)]
 NAMES = [f"{'x'.join(map(str, shape))} G={G} B={B}" for shape, G, B in CASES]
 
 
-def everything(shape: tuple[int, ...], G: int, B: int, layout: str, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def everything(
+    shape: tuple[int, ...], G: int, B: int, layout: str, dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
     """Outputs and gradients of a partition in training and eval, and of PN."""
     N, C, P = shape[0], shape[1], math.prod(shape[2:])
     x, gy = laid_out(random(shape, dtype) + 1, layout), laid_out(random(shape, dtype, 1), layout)
@@ -206,12 +246,21 @@ def test_the_baseline_instruction_set(case: Any, layout: str, dtype: torch.dtype
 @pytest.mark.parametrize("layout", ["contiguous", "last"])
 @pytest.mark.parametrize("G", [1, 16, 100])
 def test_outputs_that_go_past_the_caches(layout: str, dtype: torch.dtype, G: int) -> None:
-    x, gy = laid_out(random((5, 16, 350, 351), dtype), layout), laid_out(random((5, 16, 350, 351), dtype, 1), layout)
+    x, gy = (
+        laid_out(random((5, 16, 350, 351), dtype), layout),
+        laid_out(random((5, 16, 350, 351), dtype, 1), layout),
+    )
     assert x.numel() * x.element_size() >= 16 << 20
     part = slices(5, 16, 350 * 351, G)
     weight, bias = random((16,), torch.float32, 2), random((16,), torch.float32, 3)
     ours = run(lambda x, w, b: native.train(x, part, w, b, 1e-5), x, weight, bias, gy)
-    exact = run(lambda x, w, b: reference.train(x, part, w, b, 1e-5), x.double(), weight.double(), bias.double(), gy.double())
+    exact = run(
+        lambda x, w, b: reference.train(x, part, w, b, 1e-5),
+        x.double(),
+        weight.double(),
+        bias.double(),
+        gy.double(),
+    )
     assert_as_exact(ours, exact, dtype)
 
 
@@ -223,20 +272,26 @@ def test_it_is_used_where_it_serves_and_only_there() -> None:
         given = laid_out(x.to(dtype), layout)
         assert served(given)
         assert type(norm(given).grad_fn).__name__ == "_NormaliseBackward"
-        assert type(norm(given).grad_fn).__name__ == "_NormaliseBackward"  # now that the shape is known
+        assert (
+            type(norm(given).grad_fn).__name__ == "_NormaliseBackward"
+        )  # now that the shape is known
     assert not served(x.double())
     assert not served(x.to("meta"))
     assert not torch.vmap(lambda t: torch.tensor(served(t)))(x[None])
 
 
-@pytest.mark.parametrize("make", [bgn.BatchGroupNorm2d, bgn.GeneralBatchGroupNorm2d, lambda C, G: bgn.GroupNorm(G, C)])
+@pytest.mark.parametrize(
+    "make", [bgn.BatchGroupNorm2d, bgn.GeneralBatchGroupNorm2d, lambda C, G: bgn.GroupNorm(G, C)]
+)
 def test_what_is_remembered_of_a_shape_is_only_what_depends_on_it(make: Any) -> None:
     norm = make(8, 4)
     x = torch.randn(2, 8, 3, 3)
     first = norm(x)
     assert torch.equal(norm(x), first)
     norm.weight = torch.nn.Parameter(torch.ones(7))
-    with pytest.raises((ValueError, RuntimeError), match=r"weight has shape \(7,\)|got weight of shape \[7\]"):
+    with pytest.raises(
+        (ValueError, RuntimeError), match=r"weight has shape \(7,\)|got weight of shape \[7\]"
+    ):
         norm(x)
     norm.weight = torch.nn.Parameter(torch.full((8,), 2.0))
     assert torch.allclose(norm(x), 2 * first)
@@ -265,7 +320,10 @@ def test_statistics_that_c_cannot_read_are_refused_by_torch() -> None:
     x, weight, mean, var = torch.randn(2, 4, 3, 3), torch.ones(4), torch.zeros(2), torch.ones(2)
     with pytest.raises((RuntimeError, NotImplementedError)):
         F.batch_group_norm(x, 2, mean.to("meta"), var.to("meta"), weight).sum().item()
-    assert_close(F.batch_group_norm(x, 2, torch._neg_view(mean + 1), var), F.batch_group_norm(x, 2, -(mean + 1), var))
+    assert_close(
+        F.batch_group_norm(x, 2, torch._neg_view(mean + 1), var),
+        F.batch_group_norm(x, 2, -(mean + 1), var),
+    )
 
 
 def test_second_derivatives_through_a_first_native_one() -> None:

@@ -18,7 +18,9 @@ C = 8
 
 def model(G: int = 2) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, C, 3, bias=False), bgn.BatchGroupNorm2d(C, G), nn.ReLU(), nn.BatchNorm2d(C))
+    return nn.Sequential(
+        nn.Conv2d(3, C, 3, bias=False), bgn.BatchGroupNorm2d(C, G), nn.ReLU(), nn.BatchNorm2d(C)
+    )
 
 
 def norm_of(net: nn.Module) -> Any:
@@ -47,7 +49,12 @@ def test_update_bn_passes_them_by() -> None:
 
 def test_weight_decay_is_excluded_by_base_class_and_by_dimension() -> None:
     net = model()
-    by_type = [p for m in net.modules() if isinstance(m, _NormBase | nn.GroupNorm) for p in m.parameters(recurse=False)]
+    by_type = [
+        p
+        for m in net.modules()
+        if isinstance(m, _NormBase | nn.GroupNorm)
+        for p in m.parameters(recurse=False)
+    ]
     by_dimension = [p for p in net.parameters() if p.dim() <= 1]
     assert {id(p) for p in by_type} == {id(p) for p in by_dimension}
     assert len(by_type) == 4
@@ -112,7 +119,9 @@ def one_process(tmp_path: Path) -> Any:
 
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("torch was built without gloo")
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
     yield
     dist.destroy_process_group()
 

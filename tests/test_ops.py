@@ -11,7 +11,9 @@ from bgn.backends import native, reference
 from bgn.partition import slices
 from tests.tolerance import assert_close
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=f"the native backend is {native.why_not}")
+pytestmark = pytest.mark.skipif(
+    not native.available(), reason=f"the native backend is {native.why_not}"
+)
 
 
 def arguments(dtype: torch.dtype, layout: str, G: int, B: int, affine: bool) -> tuple[Any, ...]:
@@ -32,12 +34,17 @@ def test_opcheck(dtype: torch.dtype, layout: str, G: int, B: int, affine: bool) 
     given = arguments(dtype, layout, G, B, affine)
     torch.library.opcheck(torch.ops.bgn.normalise.default, given, rtol=2e-2, atol=2e-2)
     y, mean, _, rstd = torch.ops.bgn.normalise(*given)
-    plain = [t.detach() if isinstance(t, Tensor) else t for t in (torch.randn_like(y), *given[:2], mean, rstd)]
+    plain = [
+        t.detach() if isinstance(t, Tensor) else t
+        for t in (torch.randn_like(y), *given[:2], mean, rstd)
+    ]
     torch.library.opcheck(torch.ops.bgn.normalise_backward.default, (*plain, G, given[5]))
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "last", "gaps"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+)
 def test_the_same_as_the_eager_path_to_the_bit(dtype: torch.dtype, layout: str) -> None:
     results = []
     for op in (True, False):
@@ -45,11 +52,17 @@ def test_the_same_as_the_eager_path_to_the_bit(dtype: torch.dtype, layout: str) 
         if dtype == torch.float64:
             weight, bias = (t.detach().double().requires_grad_() for t in (weight, bias))
         part = slices(4, 6, 35, G, B)
-        y = torch.ops.bgn.normalise(x, weight, bias, B, G, False, eps)[0] if op else native.train(x, part, weight, bias, eps)
+        y = (
+            torch.ops.bgn.normalise(x, weight, bias, B, G, False, eps)[0]
+            if op
+            else native.train(x, part, weight, bias, eps)
+        )
         y.backward(torch.ones_like(y).cumsum(0))
         results.append((y, x.grad, weight.grad, bias.grad))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-    exact = reference.train(x.detach().double(), part, weight.detach().double(), bias.detach().double(), eps)
+    exact = reference.train(
+        x.detach().double(), part, weight.detach().double(), bias.detach().double(), eps
+    )
     assert_close(results[0][0], exact, dtype)
 
 

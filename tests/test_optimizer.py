@@ -30,7 +30,9 @@ def test_every_new_parameter_reaches_the_optimizer() -> None:
     model = trained(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False)))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     bgn.convert(model, num_groups=2, affine=True, optimizer=optimizer)
-    assert {id(p) for g in optimizer.param_groups for p in g["params"]} == {id(p) for p in model.parameters()}
+    assert {id(p) for g in optimizer.param_groups for p in g["params"]} == {
+        id(p) for p in model.parameters()
+    }
 
 
 def test_momentum_of_rmsprop_is_of_steps_and_starts_anew() -> None:
@@ -42,7 +44,9 @@ def test_momentum_of_rmsprop_is_of_steps_and_starts_anew() -> None:
         bgn.convert(model, num_groups=4, optimizer=optimizer)
 
 
-@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, 0.05, momentum=0.9), lambda p: torch.optim.AdamW(p, 0.01)])
+@pytest.mark.parametrize(
+    "make", [lambda p: torch.optim.SGD(p, 0.05, momentum=0.9), lambda p: torch.optim.AdamW(p, 0.01)]
+)
 def test_the_optimizer_goes_on(make: Any) -> None:
     torch.manual_seed(0)
     model: Any = trained(Residual().stem)
@@ -79,8 +83,14 @@ def test_momentum_is_that_of_the_new_parameters() -> None:
             net(batch).pow(3).mean().backward()
             opt.step()
     bgn.convert(old, num_groups=4, optimizer=optimizer)
-    for ours, theirs in ((old[1].weight, new[1].weight), (old[1].bias, new[1].bias), (old[0].weight, new[0].weight)):
-        assert_close(optimizer.state[ours]["momentum_buffer"], expected.state[theirs]["momentum_buffer"])
+    for ours, theirs in (
+        (old[1].weight, new[1].weight),
+        (old[1].bias, new[1].bias),
+        (old[0].weight, new[0].weight),
+    ):
+        assert_close(
+            optimizer.state[ours]["momentum_buffer"], expected.state[theirs]["momentum_buffer"]
+        )
 
 
 def test_unknown_optimizer_state_starts_anew_with_a_word() -> None:
@@ -88,7 +98,10 @@ def test_unknown_optimizer_state_starts_anew_with_a_word() -> None:
     optimizer = torch.optim.Rprop(model.parameters())
     model(x).sum().backward()
     optimizer.step()
-    with pytest.warns(UserWarning, match="not known here, so that those layers' state starts anew: prev, step_size"):
+    with pytest.warns(
+        UserWarning,
+        match="not known here, so that those layers' state starts anew: prev, step_size",
+    ):
         bgn.convert(model, num_groups=4, optimizer=optimizer)
     assert model[1].weight not in optimizer.state
     optimizer.step()

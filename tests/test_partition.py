@@ -13,7 +13,9 @@ sizes = st.integers(1, 12)
 
 
 @given(N=sizes, C=sizes, P=sizes, data=st.data())
-def test_slices_cover_every_feature_once_and_nearly_equally(N: int, C: int, P: int, data: st.DataObject) -> None:
+def test_slices_cover_every_feature_once_and_nearly_equally(
+    N: int, C: int, P: int, data: st.DataObject
+) -> None:
     G = data.draw(st.integers(1, C * P))
     part = slices(N, C, P, G)
     bounds = part.bounds()

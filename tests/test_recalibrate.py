@@ -14,7 +14,13 @@ data = torch.randn(11, 6, 5, 4, dtype=torch.float64) * 3 + 7
 
 
 @pytest.mark.parametrize(
-    "norm", [bgn.BatchGroupNorm2d(6, 4), bgn.BatchGroupNorm2d(6, 2), bgn.GeneralBatchGroupNorm2d(6, 2), nn.BatchNorm2d(6)]
+    "norm",
+    [
+        bgn.BatchGroupNorm2d(6, 4),
+        bgn.BatchGroupNorm2d(6, 2),
+        bgn.GeneralBatchGroupNorm2d(6, 2),
+        nn.BatchNorm2d(6),
+    ],
 )
 @pytest.mark.parametrize("sizes", [[11], [5, 4, 2], [2, 2, 2, 2, 3]])
 def test_merged_over_the_loader_it_is_the_whole(norm: Any, sizes: list[int]) -> None:
@@ -31,7 +37,11 @@ def test_merged_over_the_loader_it_is_the_whole(norm: Any, sizes: list[int]) -> 
 def model() -> Any:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(6, 8, 3), bgn.BatchGroupNorm2d(8, 2), nn.Dropout(0.5), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
+        nn.Conv2d(6, 8, 3),
+        bgn.BatchGroupNorm2d(8, 2),
+        nn.Dropout(0.5),
+        nn.Conv2d(8, 8, 1),
+        nn.BatchNorm2d(8),
     ).double()
 
 
@@ -70,7 +80,9 @@ def test_an_interruption_changes_nothing() -> None:
 
 def test_frozen_layers_are_left_alone() -> None:
     net = bgn.freeze(model())
-    with pytest.raises(ValueError, match="no normaliser with running statistics that is not frozen"):
+    with pytest.raises(
+        ValueError, match="no normaliser with running statistics that is not frozen"
+    ):
         bgn.recalibrate(net, [data])
 
 

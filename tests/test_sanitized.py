@@ -18,7 +18,9 @@ def runtime(name: str) -> str:
     """The path of one of gcc's libraries, or nothing."""
     if not shutil.which("gcc"):
         return ""
-    path = subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
+    path = subprocess.run(
+        ["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True
+    ).stdout.strip()
     # some distributions have a text file here that names the library to the linker
     return path if Path(path).is_file() and Path(path).read_bytes()[:4] == b"\x7fELF" else ""
 
@@ -33,7 +35,9 @@ def test_memory_is_used_as_it_should_be(tmp_path: Path) -> None:
     subprocess.run(["gcc", *FLAGS, *map(str, SOURCES), "-o", str(library), "-lm"], check=True)
     environment = {
         **os.environ,
-        "LD_PRELOAD": " ".join(preload),  # the process is Python's: the sanitizers have to be there before it
+        "LD_PRELOAD": " ".join(
+            preload
+        ),  # the process is Python's: the sanitizers have to be there before it
         "ASAN_OPTIONS": "detect_leaks=0",  # Python leaves things behind when it ends
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",  # every allocation on its own

@@ -36,7 +36,10 @@ def test_parametrizations_survive_or_are_refused() -> None:
     assert_close(model(x), before)
     model = trained(Residual().stem)
     parametrize.register_parametrization(model[1], "weight", OneWay())
-    with pytest.raises(ValueError, match="the parametrization of its weight cannot take the new values: .*right_inverse"):
+    with pytest.raises(
+        ValueError,
+        match="the parametrization of its weight cannot take the new values: .*right_inverse",
+    ):
         bgn.convert(model, num_groups=4)
 
 
@@ -53,7 +56,10 @@ class Renamed(nn.BatchNorm2d):
 
 
 def test_subclasses_are_handled_or_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"1 \(Custom\): its class tests.test_support.Custom has a forward of its own"):
+    with pytest.raises(
+        ValueError,
+        match=r"1 \(Custom\): its class tests.test_support.Custom has a forward of its own",
+    ):
         bgn.convert(nn.Sequential(nn.Conv2d(3, 4, 3), Custom(4)), num_groups=2)
     renamed = bgn.convert(nn.Sequential(Renamed(4)), num_groups=2)
     assert renamed[0].momentum == 0.01
@@ -158,7 +164,10 @@ class Unit(nn.Module):
         return value
 
 
-@pytest.mark.parametrize(("step", "words"), [(Positive(), "must be positive"), (Unit(), "does not give the new values back")])
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [(Positive(), "must be positive"), (Unit(), "does not give the new values back")],
+)
 def test_a_parametrization_that_cannot_follow_changes_nothing(step: nn.Module, words: str) -> None:
     model = trained(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.BatchNorm2d(4)))
     with torch.no_grad():

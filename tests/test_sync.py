@@ -15,7 +15,9 @@ from torch import multiprocessing as mp
 import bgn
 from bgn.kinds import identify
 
-pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without torch.distributed")
+pytestmark = pytest.mark.skipif(
+    not dist.is_available(), reason="torch was built without torch.distributed"
+)
 
 Case = tuple[
     str, dict[str, Any], tuple[int, ...], tuple[int, ...]
@@ -23,27 +25,65 @@ Case = tuple[
 CASES: list[Case] = [
     ("SyncBatchGroupNorm", {"num_features": 8, "num_groups": 2}, (6, 8, 5, 3), (3, 3)),
     ("SyncBatchGroupNorm", {"num_features": 8, "num_groups": 8}, (7, 8, 5, 3), (6, 1)),
-    ("SyncBatchGroupNorm", {"num_features": 6, "num_groups": 4}, (7, 6, 5, 3), (2, 5)),  # groups cut through channels
-    ("SyncBatchGroupNorm", {"num_features": 6, "num_groups": 12, "momentum": None}, (8, 6, 4, 4), (1, 2, 0, 5)),
+    (
+        "SyncBatchGroupNorm",
+        {"num_features": 6, "num_groups": 4},
+        (7, 6, 5, 3),
+        (2, 5),
+    ),  # groups cut through channels
+    (
+        "SyncBatchGroupNorm",
+        {"num_features": 6, "num_groups": 12, "momentum": None},
+        (8, 6, 4, 4),
+        (1, 2, 0, 5),
+    ),
     ("SyncBatchGroupNorm", {"num_features": 6, "num_groups": 1, "affine": False}, (5, 6), (5, 0)),
-    ("SyncBatchGroupNorm", {"num_features": 4, "num_groups": 2, "track_running_stats": False}, (4, 4, 2, 3, 2), (1, 1, 1, 1)),
-    ("SyncBatchGroupNorm", {"num_features": 8, "num_groups": 4, "without": "bias"}, (6, 8, 5, 3), (4, 2)),
-    ("SyncBatchGroupNorm", {"num_features": 8, "num_groups": 4, "without": "weight"}, (6, 8, 5, 3), (4, 2)),
-    ("SyncBatchGroupNorm", {"num_features": 6, "num_groups": 12, "without": "weight"}, (6, 6, 4, 4), (4, 2)),
+    (
+        "SyncBatchGroupNorm",
+        {"num_features": 4, "num_groups": 2, "track_running_stats": False},
+        (4, 4, 2, 3, 2),
+        (1, 1, 1, 1),
+    ),
+    (
+        "SyncBatchGroupNorm",
+        {"num_features": 8, "num_groups": 4, "without": "bias"},
+        (6, 8, 5, 3),
+        (4, 2),
+    ),
+    (
+        "SyncBatchGroupNorm",
+        {"num_features": 8, "num_groups": 4, "without": "weight"},
+        (6, 8, 5, 3),
+        (4, 2),
+    ),
+    (
+        "SyncBatchGroupNorm",
+        {"num_features": 6, "num_groups": 12, "without": "weight"},
+        (6, 6, 4, 4),
+        (4, 2),
+    ),
     ("SyncGeneralBatchGroupNorm2d", {"num_features": 10, "num_groups": 4}, (6, 10, 3, 3), (2, 4)),
 ]
 
 
-def spread(work: Callable[..., None], processes: int, tmp_path: Path, *args: Any) -> list[dict[str, Any]]:
+def spread(
+    work: Callable[..., None], processes: int, tmp_path: Path, *args: Any
+) -> list[dict[str, Any]]:
     """Do something in several processes; what each of them saved."""
-    mp.start_processes(_process, (work, processes, str(tmp_path), *args), processes, start_method="spawn")  # type: ignore[no-untyped-call]
+    mp.start_processes(
+        _process, (work, processes, str(tmp_path), *args), processes, start_method="spawn"
+    )  # type: ignore[no-untyped-call]
     return [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(processes)]
 
 
-def _process(rank: int, work: Callable[..., dict[str, Any]], processes: int, folder: str, *args: Any) -> None:
+def _process(
+    rank: int, work: Callable[..., dict[str, Any]], processes: int, folder: str, *args: Any
+) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(os.path.join(folder, "store"), processes)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=processes, timeout=timedelta(seconds=60))
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=processes, timeout=timedelta(seconds=60)
+    )
     try:
         torch.save(work(rank, *args), os.path.join(folder, f"{rank}.pt"))
     finally:
@@ -77,7 +117,10 @@ def _steps(layer: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict[str, 
 
 def _batches(shape: tuple[int, ...]) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(0)
-    return [tuple(3 + torch.randn(2, *shape, generator=generator, dtype=torch.float64)) for _ in range(2)]  # type: ignore[misc]
+    return [
+        tuple(3 + torch.randn(2, *shape, generator=generator, dtype=torch.float64))
+        for _ in range(2)
+    ]  # type: ignore[misc]
 
 
 def _several(rank: int) -> dict[str, Any]:
@@ -112,11 +155,15 @@ def _count(calls: list[str]) -> None:
 
 def _half(rank: int) -> dict[str, Any]:
     """Gradients of bfloat16 inputs, where what statistics add is as large as the rest."""
-    x = torch.randn(2, 4, 8, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)[rank]
+    x = torch.randn(2, 4, 8, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)[
+        rank
+    ]
     gradients = {}
     for dtype in (torch.float64, torch.bfloat16):
         own = x.bfloat16().to(dtype).requires_grad_()
-        bgn.SyncBatchGroupNorm(8, 2, dtype=torch.promote_types(dtype, torch.float32))(own).backward(own.detach())
+        bgn.SyncBatchGroupNorm(8, 2, dtype=torch.promote_types(dtype, torch.float32))(own).backward(
+            own.detach()
+        )
         assert own.grad is not None
         gradients[str(dtype)] = own.grad.double()
     return gradients
@@ -133,8 +180,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, 
     return {n: spread(_several, n, tmp_path_factory.mktemp(f"sync{n}")) for n in (2, 4)}
 
 
-@pytest.mark.parametrize("i", range(len(CASES)), ids=[f"{name}-{options}-{sizes}" for name, options, _, sizes in CASES])
-def test_as_one_process_with_the_whole_batch(found: dict[int, list[dict[str, Any]]], i: int) -> None:
+@pytest.mark.parametrize(
+    "i", range(len(CASES)), ids=[f"{name}-{options}-{sizes}" for name, options, _, sizes in CASES]
+)
+def test_as_one_process_with_the_whole_batch(
+    found: dict[int, list[dict[str, Any]]], i: int
+) -> None:
     name, options, shape, sizes = CASES[i]
     layer = _layer(name, options)
     whole = _steps(layer, _batches(shape))
@@ -142,13 +193,19 @@ def test_as_one_process_with_the_whole_batch(found: dict[int, list[dict[str, Any
     close = {"rtol": 1e-10, "atol": 1e-10}
     for kind in ("y", "gx"):
         for step in range(2):
-            torch.testing.assert_close(torch.cat([part[kind][step] for part in parts]), whole[kind][step], **close)
-    for k, gradient in enumerate(whole["gradients"]):  # DistributedDataParallel would average these; the sum is the whole's
+            torch.testing.assert_close(
+                torch.cat([part[kind][step] for part in parts]), whole[kind][step], **close
+            )
+    for k, gradient in enumerate(
+        whole["gradients"]
+    ):  # DistributedDataParallel would average these; the sum is the whole's
         torch.testing.assert_close(sum(part["gradients"][k] for part in parts), gradient, **close)
     for part in parts:
         for key, value in whole["state"].items():
             torch.testing.assert_close(part["state"][key], value, **close)
-            assert torch.equal(part["state"][key], parts[0]["state"][key]), "the same bits everywhere"
+            assert torch.equal(part["state"][key], parts[0]["state"][key]), (
+                "the same bits everywhere"
+            )
         assert part["collectives"] == 2 * 2, "one forward and one backward, two steps"
     if options.get("track_running_stats", True):
         layer.eval()
@@ -171,7 +228,10 @@ def _trained(rank: int) -> dict[str, Any]:
     empty(torch.empty(0, 4, 3, 3, requires_grad=True)).sum().backward()
     with pytest.raises(ValueError, match="leave 1 value per statistic over all processes"):
         bgn.SyncBatchGroupNorm(4, 4)(torch.randn(1 - rank, 4))
-    layer, x = bgn.SyncBatchGroupNorm(3, 1), torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(rank))
+    layer, x = (
+        bgn.SyncBatchGroupNorm(3, 1),
+        torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(rank)),
+    )
     compiled: Any = torch.compile(layer, backend="eager")
     return {
         "state": model.state_dict(),
@@ -192,7 +252,10 @@ def _network() -> nn.Sequential:
 def _examples() -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(0)
     return [
-        (torch.randn(4, 3, 10, 10, generator=generator, dtype=torch.float64), torch.randint(3, (4,), generator=generator))
+        (
+            torch.randn(4, 3, 10, 10, generator=generator, dtype=torch.float64),
+            torch.randint(3, (4,), generator=generator),
+        )
         for _ in range(5)
     ]
 
@@ -207,7 +270,9 @@ def test_training_with_two_workers_is_training_with_one(tmp_path: Path) -> None:
         optimizer.step()
     for part in parts:
         torch.testing.assert_close(part["compiled"], part["eager"])
-        assert all(torch.equal(t, torch.zeros_like(t)) for t in part["empty"]), "nobody had samples: nothing moves"
+        assert all(torch.equal(t, torch.zeros_like(t)) for t in part["empty"]), (
+            "nobody had samples: nothing moves"
+        )
         assert part["state"].keys() == model.state_dict().keys()
         for key, value in model.state_dict().items():
             torch.testing.assert_close(part["state"][key], value, rtol=1e-9, atol=1e-9)
@@ -225,7 +290,9 @@ def test_conversion_keeps_everything() -> None:
     assert model.state_dict().keys() == before.keys()
     assert model[1]._forward_hooks is hooks
     assert not model[4].training
-    assert [type(model[i]) for i in (1, 4, 7)] == [bgn.SyncBatchGroupNorm] * 2 + [bgn.SyncGeneralBatchGroupNorm2d]
+    assert [type(model[i]) for i in (1, 4, 7)] == [bgn.SyncBatchGroupNorm] * 2 + [
+        bgn.SyncGeneralBatchGroupNorm2d
+    ]
     kinds = [identify(model[i]) for i in (1, 4, 7)]
     assert [(k.name, k.num_groups) for k in kinds if k] == [("bgn", 8), ("bgn", 2), ("gbgn", 4)]
     assert bgn.convert_sync(model)[1] is model[1], "nothing left to convert"
@@ -240,7 +307,9 @@ def test_alone_it_is_the_layer_without() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match="batch_blocks=2 .* blocks across processes are not supported; expected 1"):
+    with pytest.raises(
+        ValueError, match="batch_blocks=2 .* blocks across processes are not supported; expected 1"
+    ):
         bgn.convert_sync(nn.Sequential(bgn.GeneralBatchGroupNorm2d(8, 4, batch_blocks=2)))
     with pytest.raises(ValueError, match="num_groups=0 is not positive"):
         bgn.SyncBatchGroupNorm(8, 0)

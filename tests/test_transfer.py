@@ -12,12 +12,22 @@ from bgn.transfer import transfer
 from tests.tolerance import assert_close
 
 
-def output(x: Tensor, G: int, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def output(
+    x: Tensor, G: int, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
     return batch_group_norm(x, G, mean, var, weight, bias, eps=eps)
 
 
-@given(C=st.integers(1, 24), old=st.integers(1, 60), new=st.integers(1, 60), seed=st.integers(0, 9), same_eps=st.booleans())
-def test_the_output_stays_exactly_where_the_transfer_says_so(C: int, old: int, new: int, seed: int, same_eps: bool) -> None:
+@given(
+    C=st.integers(1, 24),
+    old=st.integers(1, 60),
+    new=st.integers(1, 60),
+    seed=st.integers(0, 9),
+    same_eps=st.booleans(),
+)
+def test_the_output_stays_exactly_where_the_transfer_says_so(
+    C: int, old: int, new: int, seed: int, same_eps: bool
+) -> None:
     generator = torch.Generator().manual_seed(seed)
 
     def random(size: int) -> Tensor:
@@ -46,8 +56,13 @@ def test_batch_norm_goes_exactly_to_divisors_and_multiples(C: int, G: int) -> No
 
 
 def test_pooling_is_the_law_of_total_variance() -> None:
-    data = torch.randn(4, 100, dtype=torch.float64) * torch.tensor([[1.0], [3.0], [0.1], [2.0]]) + torch.arange(4.0)[:, None]
-    t = transfer(Kind("bn", 4, 4), Kind("bgn", 4, 2), data.mean(1), data.var(1, correction=0), 1e-5, 1e-5)
+    data = (
+        torch.randn(4, 100, dtype=torch.float64) * torch.tensor([[1.0], [3.0], [0.1], [2.0]])
+        + torch.arange(4.0)[:, None]
+    )
+    t = transfer(
+        Kind("bn", 4, 4), Kind("bgn", 4, 2), data.mean(1), data.var(1, correction=0), 1e-5, 1e-5
+    )
     assert_close(t.mean, data.reshape(2, 200).mean(1))
     assert_close(t.var, data.reshape(2, 200).var(1, correction=0))
 
@@ -55,4 +70,6 @@ def test_pooling_is_the_law_of_total_variance() -> None:
 def test_general_groups_of_channels_are_always_exact() -> None:
     for C in (5, 16, 100):
         for G in (1, 3, 7, 32):
-            assert transfer(Kind("bn", C, C), Kind("gbgn", C, G, 2), torch.zeros(C), torch.ones(C), 1e-5, 1e-5).exact
+            assert transfer(
+                Kind("bn", C, C), Kind("gbgn", C, G, 2), torch.zeros(C), torch.ones(C), 1e-5, 1e-5
+            ).exact

@@ -49,13 +49,19 @@ def assert_same_training(a: nn.Module, b: nn.Module, twin_a: nn.Module, twin_b: 
 
 
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=[COMPILER, pytest.mark.slow])])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=[COMPILER, pytest.mark.slow])]
+)
 def test_compile_in_one_graph(name: str, backend: str) -> None:
     torch.compiler.reset()
     eager, compiled = LAYERS[name](), LAYERS[name]()
-    assert_same_training(torch.compile(compiled, fullgraph=True, backend=backend), eager, compiled, eager)
+    assert_same_training(
+        torch.compile(compiled, fullgraph=True, backend=backend), eager, compiled, eager
+    )
     x = torch.randn(4, C, 4, 5)
-    assert_close(torch.compile(compiled.eval(), fullgraph=True, backend=backend)(x), eager.eval()(x))
+    assert_close(
+        torch.compile(compiled.eval(), fullgraph=True, backend=backend)(x), eager.eval()(x)
+    )
 
 
 @COMPILER
@@ -87,7 +93,9 @@ def test_export(name: str, training: bool) -> None:
 def test_eval_exports_with_dynamic_batch_and_size_in_plain_operations() -> None:
     layer = bgn.BatchGroupNorm2d(C, 2).eval()
     dim = torch.export.Dim
-    program = torch.export.export(layer, (torch.randn(4, C, 4, 5),), dynamic_shapes=({0: dim("N"), 2: dim("H"), 3: dim("W")},))
+    program = torch.export.export(
+        layer, (torch.randn(4, C, 4, 5),), dynamic_shapes=({0: dim("N"), 2: dim("H"), 3: dim("W")},)
+    )
     x = torch.randn(3, C, 9, 7)
     assert_close(program.module()(x), layer(x))
     assert all("bgn" not in str(node.target) for node in program.graph.nodes)
@@ -136,9 +144,14 @@ def test_func_jvp_and_hessian(name: str, training: bool) -> None:
 
 def test_vmap_where_batch_norm_allows_it() -> None:
     stacked = torch.randn(3, 2, C, 4, 4)
-    for layer in (bgn.BatchGroupNorm2d(C, 4, track_running_stats=False), bgn.BatchGroupNorm2d(C, 4).eval()):
+    for layer in (
+        bgn.BatchGroupNorm2d(C, 4, track_running_stats=False),
+        bgn.BatchGroupNorm2d(C, 4).eval(),
+    ):
         assert_close(torch.vmap(layer)(stacked), torch.stack([layer(x) for x in stacked]))
-    with pytest.raises(RuntimeError):  # as nn.BatchNorm2d: one running average cannot follow three batches at once
+    with pytest.raises(
+        RuntimeError
+    ):  # as nn.BatchNorm2d: one running average cannot follow three batches at once
         torch.vmap(bgn.BatchGroupNorm2d(C, 4))(stacked)
 
 

@@ -13,7 +13,11 @@ TOLERANCES = {
 }
 
 
-def assert_close(actual: Tensor, expected: Tensor, dtype: torch.dtype | None = None, **overrides: Any) -> None:
+def assert_close(
+    actual: Tensor, expected: Tensor, dtype: torch.dtype | None = None, **overrides: Any
+) -> None:
     """Compare values within the tolerance of the coarser dtype (or of ``dtype``)."""
     coarse = dtype or max((actual.dtype, expected.dtype), key=lambda d: torch.finfo(d).eps)
-    torch.testing.assert_close(actual.double(), expected.double(), **{**TOLERANCES[coarse], **overrides}, equal_nan=False)
+    torch.testing.assert_close(
+        actual.double(), expected.double(), **{**TOLERANCES[coarse], **overrides}, equal_nan=False
+    )

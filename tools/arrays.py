@@ -20,18 +20,32 @@ from bgn_lab.data import jpegs
 
 def main(arguments: list[str] | None = None) -> None:
     """Make the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, help="an .npz of JPEGs, as tools/class_folders.py reads")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "source", type=Path, help="an .npz of JPEGs, as tools/class_folders.py reads"
+    )
     parser.add_argument("out", type=Path, help="an .npz of arrays to make")
-    parser.add_argument("--split", default="train", help="the part of the file to take classes from (default: train)")
-    parser.add_argument("--classes", type=int, help="take the first so many classes of that part (default: all)")
-    parser.add_argument("--train", type=int, default=100, help="training images of each class (default: 100)")
+    parser.add_argument(
+        "--split",
+        default="train",
+        help="the part of the file to take classes from (default: train)",
+    )
+    parser.add_argument(
+        "--classes", type=int, help="take the first so many classes of that part (default: all)"
+    )
+    parser.add_argument(
+        "--train", type=int, default=100, help="training images of each class (default: 100)"
+    )
     parser.add_argument("--size", type=int, default=64, help="pixels of a side (default: 64)")
     options = parser.parse_args(arguments)
     source = jpegs.read(options.source)
     parts = source["split_names"].tolist()
     if options.split not in parts:
-        parser.error(f"split={options.split!r} is not in {options.source}; expected one of {', '.join(parts)}")
+        parser.error(
+            f"split={options.split!r} is not in {options.source}; expected one of {', '.join(parts)}"
+        )
     for name in ("classes", "train", "size"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             parser.error(f"{name}={getattr(options, name)} is not positive")
@@ -43,12 +57,17 @@ def main(arguments: list[str] | None = None) -> None:
     for label, own in enumerate(chosen):
         for number, i in enumerate(np.flatnonzero(inside & (labels == own))):
             with Image.open(io.BytesIO(jpegs.raw(source, int(i)))) as image:
-                small = image.convert("RGB").resize((options.size, options.size), Image.Resampling.BOX, reducing_gap=3.0)
+                small = image.convert("RGB").resize(
+                    (options.size, options.size), Image.Resampling.BOX, reducing_gap=3.0
+                )
             part = "train" if number < options.train else "test"
             found[f"x_{part}"].append(np.asarray(small))
             found[f"y_{part}"].append(label)
     content = io.BytesIO()
-    arrays = {name: np.stack(values) if name[0] == "x" else np.array(values) for name, values in found.items()}  # type: ignore[arg-type]
+    arrays = {
+        name: np.stack(values) if name[0] == "x" else np.array(values)
+        for name, values in found.items()
+    }  # type: ignore[arg-type]
     names = source.get(jpegs.NAMES, source["wnids"])[chosen]
     np.savez_compressed(content, class_names=names, **arrays)  # type: ignore[arg-type]
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -29,8 +29,13 @@ def chosen(arrays: dict[str, Any], part: str, classes: int | None) -> dict[str, 
     labels = np.unique(arrays["labels"][inside]).tolist()
     wanted = len(labels) if classes is None else classes
     if not 2 <= wanted <= len(labels):
-        raise ValueError(f"--classes {wanted} is out of range; expected 2 to {len(labels)}, the classes of {part}")
-    return {arrays["wnids"][k].item(): np.flatnonzero(inside & (arrays["labels"] == k)).tolist() for k in labels[:wanted]}
+        raise ValueError(
+            f"--classes {wanted} is out of range; expected 2 to {len(labels)}, the classes of {part}"
+        )
+    return {
+        arrays["wnids"][k].item(): np.flatnonzero(inside & (arrays["labels"] == k)).tolist()
+        for k in labels[:wanted]
+    }
 
 
 def held_out(count: int, share: float) -> int:
@@ -42,10 +47,14 @@ def held_out(count: int, share: float) -> int:
     return min(max(round(share * count), 1), count - 1)
 
 
-def write(arrays: dict[str, Any], classes: dict[str, list[int]], share: float, out: Path) -> dict[str, int]:
+def write(
+    arrays: dict[str, Any], classes: dict[str, list[int]], share: float, out: Path
+) -> dict[str, int]:
     """Fill a draft beside ``out`` and rename it; how many images each part has."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out} is there and not empty; expected a folder that does not exist yet, or is empty")
+        raise ValueError(
+            f"{out} is there and not empty; expected a folder that does not exist yet, or is empty"
+        )
     draft = out.with_name(f".{out.name}.{os.getpid()}.part")
     counts = {"train": 0, "val": 0}
     try:
@@ -67,12 +76,25 @@ def write(arrays: dict[str, Any], classes: dict[str, list[int]], share: float, o
 
 def main(arguments: list[str] | None = None) -> None:
     """Read, choose, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path, help="an .npz file of JPEGs")
     parser.add_argument("out", type=Path, help="the folder to make")
-    parser.add_argument("--split", default="train", help="the part of the file to take classes from (default: train)")
-    parser.add_argument("--classes", type=int, help="take the first so many classes of that part (default: all)")
-    parser.add_argument("--test-share", type=float, default=0.2, help="share of each class that goes to val (default: 0.2)")
+    parser.add_argument(
+        "--split",
+        default="train",
+        help="the part of the file to take classes from (default: train)",
+    )
+    parser.add_argument(
+        "--classes", type=int, help="take the first so many classes of that part (default: all)"
+    )
+    parser.add_argument(
+        "--test-share",
+        type=float,
+        default=0.2,
+        help="share of each class that goes to val (default: 0.2)",
+    )
     given = parser.parse_args(arguments)
     try:
         arrays = jpegs.read(given.file)
@@ -80,7 +102,9 @@ def main(arguments: list[str] | None = None) -> None:
         counts = write(arrays, classes, given.test_share, given.out)
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    print(f"{given.out}: {len(classes)} classes, {counts['train']:,} images in train, {counts['val']:,} in val")
+    print(
+        f"{given.out}: {len(classes)} classes, {counts['train']:,} images in train, {counts['val']:,} in val"
+    )
 
 
 if __name__ == "__main__":

@@ -36,8 +36,12 @@ def idx(array: Tensor) -> bytes:
 
 def main() -> None:
     """Write the four files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder with the four idx.gz files of Fashion-MNIST")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder", type=Path, help="folder with the four idx.gz files of Fashion-MNIST"
+    )
     whole = parser.parse_args().folder
     TO.mkdir(exist_ok=True)
     for part, names in FILES.items():

@@ -50,9 +50,18 @@ def project(c: float, p: float, n: float) -> Point:
 def faces(labels: Tensor) -> list[tuple[Tensor, Any]]:
     """The three visible faces: their labels, and the projection of a corner (row, column)."""
     return [
-        (labels[0].T, lambda r, k: project(k, r, 0)),  # front: positions x channels of the first sample
-        (labels[:, :, 0], lambda r, k: project(k, 0, r)),  # top: samples x channels of the first position
-        (labels[:, -1, :].T, lambda r, k: project(C, r, k)),  # side: positions x samples of the last channel
+        (
+            labels[0].T,
+            lambda r, k: project(k, r, 0),
+        ),  # front: positions x channels of the first sample
+        (
+            labels[:, :, 0],
+            lambda r, k: project(k, 0, r),
+        ),  # top: samples x channels of the first position
+        (
+            labels[:, -1, :].T,
+            lambda r, k: project(C, r, k),
+        ),  # side: positions x samples of the last channel
     ]
 
 
@@ -65,20 +74,27 @@ def draw(axes: Any, title: str, labels: Tensor) -> None:
         rows, columns = face.shape
         for r in range(rows):
             for k in range(columns):
-                cells.append([corner(r, k), corner(r, k + 1), corner(r + 1, k + 1), corner(r + 1, k)])
+                cells.append(
+                    [corner(r, k), corner(r, k + 1), corner(r + 1, k + 1), corner(r + 1, k)]
+                )
                 colours.append(FIRST if face[r, k] == 0 else OTHER)
                 if r == 0 or face[r, k] != face[r - 1, k]:
                     borders.append([corner(r, k), corner(r, k + 1)])
                 if k == 0 or face[r, k] != face[r, k - 1]:
                     borders.append([corner(r, k), corner(r + 1, k)])
-        borders += [[corner(rows, 0), corner(rows, columns)], [corner(0, columns), corner(rows, columns)]]
+        borders += [
+            [corner(rows, 0), corner(rows, columns)],
+            [corner(0, columns), corner(rows, columns)],
+        ]
     axes.add_collection(PolyCollection(cells, facecolors=colours, edgecolors=GRID, linewidths=0.5))
     axes.add_collection(LineCollection(borders, colors=BORDER, linewidths=1.3, capstyle="round"))
     axes.set_title(title, fontsize=11, pad=2)
     axes.text(C / 2, -P - 0.25, "C", ha="center", va="top", fontsize=9)
     axes.text(-0.25, -P / 2, "H, W", ha="right", va="center", fontsize=9, rotation=90)
     axes.text(*project(C + 0.45, P + 0.1, N / 2), "N", ha="left", va="center", fontsize=9)
-    axes.set(xlim=(-1.0, C + N * DEPTH[0] + 0.6), ylim=(-P - 1.0, N * DEPTH[1] + 0.2), aspect="equal")
+    axes.set(
+        xlim=(-1.0, C + N * DEPTH[0] + 0.6), ylim=(-P - 1.0, N * DEPTH[1] + 0.2), aspect="equal"
+    )
     axes.axis("off")
 
 
@@ -89,7 +105,9 @@ def save(figure: Figure, name: str) -> None:
 def main() -> None:
     ASSETS.mkdir(exist_ok=True)
     together = Figure(figsize=(9.6, 5.2), layout="constrained")
-    for axes, (title, labels) in zip(together.subplots(2, 4).flat, PARTITIONS.values(), strict=True):
+    for axes, (title, labels) in zip(
+        together.subplots(2, 4).flat, PARTITIONS.values(), strict=True
+    ):
         draw(axes, title, labels)
     save(together, "partitions")
     for name, (title, labels) in PARTITIONS.items():

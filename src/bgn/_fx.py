@@ -23,7 +23,9 @@ def leaf(forward: Callable[[M, Tensor], Tensor]) -> Callable[[M, Tensor], Tensor
     def wrapper(self: M, input: Tensor) -> Tensor:
         if isinstance(input, Proxy):
             tracer: Any = input.tracer
-            node: Tensor = tracer.create_proxy("call_module", tracer.path_of_module(self), (input,), {})
+            node: Tensor = tracer.create_proxy(
+                "call_module", tracer.path_of_module(self), (input,), {}
+            )
             return node
         return forward(self, input)
 

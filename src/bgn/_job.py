@@ -96,7 +96,9 @@ def _carry_affine(job: Job, chains: dict[str, list[nn.Module]]) -> None:
             continue
         parameter: Tensor | None = job.old._parameters.get(name)
         if parameter is not None and name not in chains:
-            job.new._parameters[name] = parameter  # the same object: whoever holds it, an optimizer above all, keeps it
+            job.new._parameters[name] = (
+                parameter  # the same object: whoever holds it, an optimizer above all, keeps it
+            )
         job.new._parameters[name].copy_(value)
 
 
@@ -140,7 +142,11 @@ def _parametrize(new: Any, old: Any, chains: dict[str, list[nn.Module]]) -> None
 def _make(kind: Kind, options: dict[str, Any]) -> nn.Module:
     C, G = kind.num_features, kind.num_groups
     batch_norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
-    batch_group_norms = {1: layers.BatchGroupNorm1d, 2: layers.BatchGroupNorm2d, 3: layers.BatchGroupNorm3d}
+    batch_group_norms = {
+        1: layers.BatchGroupNorm1d,
+        2: layers.BatchGroupNorm2d,
+        3: layers.BatchGroupNorm3d,
+    }
     spatial = kind.spatial or 2
     if kind.name == "bn":
         return batch_norms[spatial](C, **options)

@@ -34,7 +34,9 @@ def carry_state(optimizer: torch.optim.Optimizer, changes: list[tuple[Any, Any, 
     for weight, bias, carried in changes:
         of_weight, of_bias = optimizer.state.get(weight, {}), optimizer.state.get(bias, {})
         if unknown_state(optimizer, weight):
-            optimizer.state.clear() if isinstance(optimizer, torch.optim.LBFGS) else optimizer.state.pop(weight)
+            optimizer.state.clear() if isinstance(
+                optimizer, torch.optim.LBFGS
+            ) else optimizer.state.pop(weight)
             optimizer.state.pop(bias, None)
             continue
         for key, value in of_weight.items():
@@ -53,10 +55,16 @@ def _like(value: Any, weight: Tensor) -> bool:
     return isinstance(value, Tensor) and value.shape == weight.shape
 
 
-def add_parameters(optimizer: torch.optim.Optimizer, parameters: list[tuple[str, nn.Parameter]]) -> None:
+def add_parameters(
+    optimizer: torch.optim.Optimizer, parameters: list[tuple[str, nn.Parameter]]
+) -> None:
     """Let the optimizer train parameters that did not exist before, with the settings of its first group."""
     if parameters:
         first = optimizer.param_groups[0]
-        settings = {key: value for key, value in first.items() if key not in ("params", "param_names")}
-        named: Any = parameters if "param_names" in first else [parameter for _, parameter in parameters]
+        settings = {
+            key: value for key, value in first.items() if key not in ("params", "param_names")
+        }
+        named: Any = (
+            parameters if "param_names" in first else [parameter for _, parameter in parameters]
+        )
         optimizer.add_param_group({**settings, "params": named})

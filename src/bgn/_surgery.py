@@ -58,7 +58,9 @@ def listed(names: list[str]) -> str:
 
 
 @contextlib.contextmanager
-def observed(model: nn.Module, layers: Iterable[nn.Module], see: Callable[[nn.Module, Tensor], None]) -> Iterator[None]:
+def observed(
+    model: nn.Module, layers: Iterable[nn.Module], see: Callable[[nn.Module, Tensor], None]
+) -> Iterator[None]:
     """In eval mode, with ``see(layer, input)`` called for every input of the layers; afterwards all is as before."""
     modes = {module: module.training for module in model.modules()}
 

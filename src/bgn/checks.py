@@ -29,7 +29,9 @@ def one_of(name: str, value: Any, accepted: Sequence[str]) -> None:
 def eps(value: Any) -> None:
     """Refuse an epsilon that could make the square root fail."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"eps={value!r} is a {type(value).__name__}; expected a float of at least 0")
+        raise TypeError(
+            f"eps={value!r} is a {type(value).__name__}; expected a float of at least 0"
+        )
     if not 0 <= value < float("inf"):
         raise ValueError(f"eps={value} is out of range; expected a finite float of at least 0")
 
@@ -39,7 +41,9 @@ def momentum(value: Any) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"momentum={value!r} is a {type(value).__name__}; expected None or a float in [0, 1]")
+        raise TypeError(
+            f"momentum={value!r} is a {type(value).__name__}; expected None or a float in [0, 1]"
+        )
     if not 0 <= value <= 1:
         raise ValueError(f"momentum={value} is out of range; expected None or a float in [0, 1]")
 
@@ -47,7 +51,9 @@ def momentum(value: Any) -> None:
 def feature_map(input: Tensor) -> None:
     """Refuse what is not a floating-point (N, C, ...) tensor."""
     if input.dim() < 2:
-        raise ValueError(f"input has {input.dim()} dimension(s), shape {tuple(input.shape)}; expected (N, C, ...)")
+        raise ValueError(
+            f"input has {input.dim()} dimension(s), shape {tuple(input.shape)}; expected (N, C, ...)"
+        )
     if not input.dtype.is_floating_point:
         raise TypeError(f"input has dtype {input.dtype}; expected a floating-point dtype")
 
@@ -55,13 +61,17 @@ def feature_map(input: Tensor) -> None:
 def vector(name: str, value: Tensor | None, size: int, per: str) -> None:
     """Refuse a parameter or buffer whose shape is not (size,)."""
     if value is not None and value.shape != (size,):
-        raise ValueError(f"{name} has shape {tuple(value.shape)}; expected ({size},), one entry per {per}")
+        raise ValueError(
+            f"{name} has shape {tuple(value.shape)}; expected ({size},), one entry per {per}"
+        )
 
 
 def channels(input: Tensor, name: str, expected: int) -> None:
     """Refuse an input whose channels are not those of the layer."""
     if input.shape[1] != expected:
-        raise ValueError(f"input of shape {tuple(input.shape)} has {input.shape[1]} channels; expected {name}={expected}")
+        raise ValueError(
+            f"input of shape {tuple(input.shape)} has {input.shape[1]} channels; expected {name}={expected}"
+        )
 
 
 def groups_fit(input: Tensor, num_groups: int) -> None:
@@ -70,14 +80,18 @@ def groups_fit(input: Tensor, num_groups: int) -> None:
     if num_groups > features:
         axes = _AXES.get(input.dim(), "C*...")
         sizes = "*".join(str(size) for size in input.shape[1:])
-        raise ValueError(f"num_groups={num_groups} exceeds the {features} features of one sample ({axes} = {sizes})")
+        raise ValueError(
+            f"num_groups={num_groups} exceeds the {features} features of one sample ({axes} = {sizes})"
+        )
 
 
 def dims(input: Tensor, accepted: tuple[int, ...], layer: str) -> None:
     """Refuse an input of the wrong number of dimensions."""
     if input.dim() not in accepted:
         names = " or ".join(f"{n}D (N, {_AXES[n].replace('*', ', ')})" for n in accepted)
-        raise ValueError(f"{layer} got a {input.dim()}D input of shape {tuple(input.shape)}; expected {names}")
+        raise ValueError(
+            f"{layer} got a {input.dim()}D input of shape {tuple(input.shape)}; expected {names}"
+        )
 
 
 _AXES = {2: "C", 3: "C*L", 4: "C*H*W", 5: "C*D*H*W"}

@@ -63,7 +63,9 @@ def convert(
     checks.one_of("norm", norm, NAMES)
     unknown = options.keys() - OPTIONS
     if unknown:
-        raise TypeError(f"convert got the options {', '.join(sorted(unknown))}; accepted for the layers: {', '.join(OPTIONS)}")
+        raise TypeError(
+            f"convert got the options {', '.join(sorted(unknown))}; accepted for the layers: {', '.join(OPTIONS)}"
+        )
     if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
         raise TypeError(
             "model is wrapped in DistributedDataParallel, which keeps lists of its buffers; convert model.module first"
@@ -71,7 +73,9 @@ def convert(
     if num_groups == AUTO and norm == "bgn":
         num_groups = _auto(model, batch_size, sample)
     elif sample is not None:
-        raise ValueError(f"sample is for norm='bgn' with num_groups='auto'; norm={norm!r}, num_groups={num_groups!r}")
+        raise ValueError(
+            f"sample is for norm='bgn' with num_groups='auto'; norm={norm!r}, num_groups={num_groups!r}"
+        )
     groups_of = _groups_of(norm, num_groups, batch_size)
     found = normalisers(model)
     if only is not None:
@@ -92,7 +96,9 @@ def convert(
             continue
         if exact and norm == "bgn" and (num_groups is None or num_groups == "paper"):
             groups = nearest_groups(kind.num_features, groups)
-        target = Kind(norm, kind.num_features, _own_groups(norm, groups, kind), kind.spatial or spatial)
+        target = Kind(
+            norm, kind.num_features, _own_groups(norm, groups, kind), kind.spatial or spatial
+        )
         if reason is None and target.spatial != 2 and norm in ("gbgn", "pn"):
             reason = f"{norm!r} exists for (N, C, H, W) only"
         if reason is None and not _same(layer, kind, target, options):
@@ -108,12 +114,21 @@ def convert(
     _warn(jobs, optimizer)
     replacements = {job.old: carry_out(job) for job in jobs}
     if optimizer is not None:
-        carry_state(optimizer, [(job.new.weight, job.new.bias, job.carried) for job in jobs if job.carried is not None])
+        carry_state(
+            optimizer,
+            [
+                (job.new.weight, job.new.bias, job.carried)
+                for job in jobs
+                if job.carried is not None
+            ],
+        )
         add_parameters(optimizer, [named for job in jobs for named in new_parameters(job)])
     return replace(model, replacements)
 
 
-def regroup(model: nn.Module, num_groups: Groups, *, batch_size: int | None = None, **options: Any) -> nn.Module:
+def regroup(
+    model: nn.Module, num_groups: Groups, *, batch_size: int | None = None, **options: Any
+) -> nn.Module:
     """Give the trained BGN layers of a model another number of groups, in place; the output in eval mode stays.
 
     ``num_groups`` and the rest are as in :func:`convert`.
@@ -151,7 +166,9 @@ def _auto(model: nn.Module, batch_size: int | None, sample: Any) -> Groups:
 def _groups_of(norm: str, num_groups: Groups, batch_size: int | None) -> Any:
     if norm in ("bn", "in", "ln", "pn"):
         if num_groups is not None and not callable(num_groups):
-            raise ValueError(f"num_groups={num_groups!r} has no meaning for {norm!r}; expected None")
+            raise ValueError(
+                f"num_groups={num_groups!r} has no meaning for {norm!r}; expected None"
+            )
         return resolve(num_groups if num_groups is not None else 1, batch_size)
     if norm in ("gn", "gbgn") and num_groups is None:
         num_groups = PAPER_CHANNEL_GROUPS
@@ -166,11 +183,19 @@ def _same(layer: nn.Module, kind: Kind, target: Kind, options: dict[str, Any]) -
     """Whether the layer already is what it should become."""
     if getattr(layer, "unsettled", False):
         return False
-    alike = (kind.name, kind.num_groups, kind.spatial or target.spatial) == (target.name, target.num_groups, target.spatial)
+    alike = (kind.name, kind.num_groups, kind.spatial or target.spatial) == (
+        target.name,
+        target.num_groups,
+        target.spatial,
+    )
     ours = not is_frozen_batch_norm(layer) and not isinstance(layer, nn.SyncBatchNorm)
     if isinstance(layer, nn.GroupNorm) and not target.batch_wide and target.name != "pn":
-        alike = kind.num_groups == target.num_groups  # one layer, whatever its number of groups is called
-    return alike and ours and all(getattr(layer, key, None) == value for key, value in options.items())
+        alike = (
+            kind.num_groups == target.num_groups
+        )  # one layer, whatever its number of groups is called
+    return (
+        alike and ours and all(getattr(layer, key, None) == value for key, value in options.items())
+    )
 
 
 def _inexact(job: Job) -> str | None:
@@ -187,7 +212,9 @@ def _inexact(job: Job) -> str | None:
             f"num_groups={G} neither divides its {C} channels nor is a multiple of them; the nearest that does is"
             f" {nearest_groups(C, G)} (bgn.nearest_groups finds it for every layer, exact=False converts all the same)"
         )
-    changed = not (torch.allclose(job.carried.scale, torch.ones(1).double()) and not job.carried.shift.any())
+    changed = not (
+        torch.allclose(job.carried.scale, torch.ones(1).double()) and not job.carried.shift.any()
+    )
     if changed and job.new.weight is None:
         return "it has no weight and bias to take up the difference of the statistics; affine=True adds them"
     return None
@@ -203,7 +230,11 @@ def _tied(model: nn.Module, jobs: list[Job]) -> list[str]:
         f"  {job.name}: it shares a parameter with {', '.join(others)}, but not its statistics"
         for job in jobs
         if job.carried is not None
-        and (others := sorted({n for p in job.old.parameters(recurse=False) for n in owners[id(p)]} - {job.name}))
+        and (
+            others := sorted(
+                {n for p in job.old.parameters(recurse=False) for n in owners[id(p)]} - {job.name}
+            )
+        )
     ]
 
 
@@ -213,7 +244,13 @@ def _held_elsewhere(model: nn.Module, jobs: list[Job]) -> list[str]:
     problems = []
     for owner, module in model.named_modules():
         for key, value in module.__dict__.items():
-            items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
+            items = (
+                value.values()
+                if isinstance(value, dict)
+                else value
+                if isinstance(value, (list, tuple))
+                else [value]
+            )
             if key not in ("_modules", "_parameters", "_buffers"):
                 problems += [
                     f"  {names[id(item)]}: {owner or 'the model'} also holds it in its attribute {key}, outside of its modules"
@@ -229,20 +266,37 @@ def _warn(jobs: list[Job], optimizer: torch.optim.Optimizer | None) -> None:
             warnings.warn(f"convert: {text}: {listed(names)}", stacklevel=4)
 
     def same_statistics(job: Job) -> bool:
-        return not (job.kind.batch_wide or job.target.batch_wide or "pn" in (job.kind.name, job.target.name)) and (
-            job.kind.num_groups == job.target.num_groups
-        )
+        return not (
+            job.kind.batch_wide or job.target.batch_wide or "pn" in (job.kind.name, job.target.name)
+        ) and (job.kind.num_groups == job.target.num_groups)
 
     lossy = [job.name for job in jobs if job.carried is None and not same_statistics(job)]
     say(lossy, "only weight and bias are carried over, so the output in eval mode changes")
-    say([j.name for j in jobs if j.carried and not j.carried.exact], "the output in eval mode changes (exact=False)")
-    say([j.name for j in jobs if isinstance(j.old, nn.SyncBatchNorm)], "statistics are no longer synchronised between processes")
     say(
-        [f"{j.name} (x{j.carried.amplification:.0f})" for j in jobs if j.carried and j.carried.amplification > LARGE],
+        [j.name for j in jobs if j.carried and not j.carried.exact],
+        "the output in eval mode changes (exact=False)",
+    )
+    say(
+        [j.name for j in jobs if isinstance(j.old, nn.SyncBatchNorm)],
+        "statistics are no longer synchronised between processes",
+    )
+    say(
+        [
+            f"{j.name} (x{j.carried.amplification:.0f})"
+            for j in jobs
+            if j.carried and j.carried.amplification > LARGE
+        ],
         "channels with next to no variance beside others in their group get large weights, which amplify rounding errors"
         " and, in training, noise",
     )
     if optimizer is not None:
         changed = [job for job in jobs if job.carried is not None and job.old.weight is not None]
-        strange = {key for job in changed for key in unknown_state(optimizer, job.old._parameters.get("weight"))}
-        say(sorted(strange), "state of the optimizer that is not known here, so that those layers' state starts anew")
+        strange = {
+            key
+            for job in changed
+            for key in unknown_state(optimizer, job.old._parameters.get("weight"))
+        }
+        say(
+            sorted(strange),
+            "state of the optimizer that is not known here, so that those layers' state starts anew",
+        )

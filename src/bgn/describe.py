@@ -55,17 +55,35 @@ class Description:
             layer, kind, shape, D, G, S, instances, width, acts_as, few = astuple(row)
             size = " x ".join(str(n) for n in shape)
             flag = "few" if few else ""
-            lines.append((layer, kind, size, str(D), str(G), str(S), str(instances), f"{width:.3g}", acts_as, flag))
+            lines.append(
+                (
+                    layer,
+                    kind,
+                    size,
+                    str(D),
+                    str(G),
+                    str(S),
+                    str(instances),
+                    f"{width:.3g}",
+                    acts_as,
+                    flag,
+                )
+            )
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         left = (0, 1, 2, 8, 9)
         text = [
-            "  ".join(cell.ljust(w) if i in left else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True)))
+            "  ".join(
+                cell.ljust(w) if i in left else cell.rjust(w)
+                for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+            )
             for line in lines
         ]
         text.insert(1, "  ".join("-" * w for w in widths))
         few = sum(row.few for row in self.rows)
         summary = f"{len(self.rows)} normalisers at batch size {self.batch_size}"
-        text.append(summary + (f"; {few} with fewer than {FEW} instances per statistic" if few else ""))
+        text.append(
+            summary + (f"; {few} with fewer than {FEW} instances per statistic" if few else "")
+        )
         return "\n".join(line.rstrip() for line in text)
 
     __repr__ = __str__
@@ -102,7 +120,12 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
     return Description(tuple(rows), batch_size)
 
 
-def visit(model: nn.Module, input_size: Any, batch_size: int, see: Callable[[nn.Module, tuple[int, ...], int], None]) -> None:
+def visit(
+    model: nn.Module,
+    input_size: Any,
+    batch_size: int,
+    see: Callable[[nn.Module, tuple[int, ...], int], None],
+) -> None:
     """Call ``see(layer, (C, H, W), N)`` for whatever reaches a normaliser at a batch size; see :func:`describe`."""
     checks.positive_int("batch_size", batch_size)
     found = normalisers(model)
@@ -121,7 +144,9 @@ def visit(model: nn.Module, input_size: Any, batch_size: int, see: Callable[[nn.
 def _example(model: nn.Module, input_size: Any) -> tuple[Any, int]:
     """An input, and how many images it holds: two, so that layers without running statistics have a batch."""
     if isinstance(input_size, int):
-        raise TypeError(f"input_size={input_size} is an int; expected (C, H, W) or an input for the model")
+        raise TypeError(
+            f"input_size={input_size} is an int; expected (C, H, W) or an input for the model"
+        )
     if not (isinstance(input_size, (tuple, list)) and all(isinstance(n, int) for n in input_size)):
         return input_size, 1
     for n in input_size:
@@ -138,7 +163,18 @@ def _row(name: str, kind: Kind, shape: tuple[int, ...], N: int) -> Row:
     else:
         G = part.G
         S, instances, width = part.units // G * part.unit_size, part.smallest_count, C / G
-    return Row(name, kind.name, shape, C * P, G, S, instances, width, _acts_as(kind, N, G, S, C), instances < FEW)
+    return Row(
+        name,
+        kind.name,
+        shape,
+        C * P,
+        G,
+        S,
+        instances,
+        width,
+        _acts_as(kind, N, G, S, C),
+        instances < FEW,
+    )
 
 
 def _acts_as(kind: Kind, N: int, G: int, S: int, C: int) -> str:

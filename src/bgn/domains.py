@@ -41,7 +41,9 @@ class DomainNorm(nn.ModuleDict):
     def forward(self, input: Tensor) -> Tensor:
         current = self.current
         if current is None:
-            raise RuntimeError(f"no domain is chosen; expected: with bgn.domain(model, ...), one of {', '.join(self)}")
+            raise RuntimeError(
+                f"no domain is chosen; expected: with bgn.domain(model, ...), one of {', '.join(self)}"
+            )
         if not torch.compiler.is_compiling() and self.entered != torch._C._current_graph_task_id():
             raise RuntimeError(
                 f"domain {current!r} was chosen outside of what is being recomputed for a backward pass, where it may not be the"
@@ -52,23 +54,45 @@ class DomainNorm(nn.ModuleDict):
             return output
         sizes = [size for _, size in current]
         if sum(sizes) != len(input):
-            raise ValueError(f"domain={list(current)} are {sum(sizes)} images, the batch has {len(input)}")
-        return torch.cat([self[name](part) for (name, _), part in zip(current, torch.split(input, sizes), strict=True)])
+            raise ValueError(
+                f"domain={list(current)} are {sum(sizes)} images, the batch has {len(input)}"
+            )
+        return torch.cat(
+            [
+                self[name](part)
+                for (name, _), part in zip(current, torch.split(input, sizes), strict=True)
+            ]
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "current": None, "entered": -1}  # a copy that is made within a context is not in it
+        return {
+            **self.__dict__,
+            "current": None,
+            "entered": -1,
+        }  # a copy that is made within a context is not in it
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        plain = [key for key in state_dict if key.startswith(prefix) and key[len(prefix) :].split(".")[0] not in self]
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        plain = [
+            key
+            for key in state_dict
+            if key.startswith(prefix) and key[len(prefix) :].split(".")[0] not in self
+        ]
         if not any(key.startswith(prefix + name + ".") for key in state_dict for name in self):
             for key in plain:
                 value = state_dict.pop(key)
-                state_dict.update({prefix + name + "." + key[len(prefix) :]: value for name in self})
+                state_dict.update(
+                    {prefix + name + "." + key[len(prefix) :]: value for name in self}
+                )
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 def convert_domains(
-    model: nn.Module, domains: Sequence[str] = ("source", "target"), *, optimizer: torch.optim.Optimizer | None = None
+    model: nn.Module,
+    domains: Sequence[str] = ("source", "target"),
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> nn.Module:
     """Give every normaliser of a model one copy per domain, in place; returns the model (or its replacement).
 
@@ -91,15 +115,22 @@ def convert_domains(
     for where, module in model.named_modules():
         if isinstance(module, DomainNorm):
             if tuple(module) != names:
-                raise ValueError(f"domains={names}, but {where or 'the model'} has {', '.join(module)} already")
+                raise ValueError(
+                    f"domains={names}, but {where or 'the model'} has {', '.join(module)} already"
+                )
             inside |= {id(layer) for layer in module.modules()}
     found = {name: layer for name, layer in normalisers(model).items() if id(layer) not in inside}
     if not found:
         if inside:
             return model
-        raise ValueError(f"model={type(model).__name__} has no normaliser that is known here; nothing to convert")
+        raise ValueError(
+            f"model={type(model).__name__} has no normaliser that is known here; nothing to convert"
+        )
     own = list(found.values())
-    copies = {names[0]: own, **{name: copy.deepcopy(own) for name in names[1:]}}  # at once: what is shared stays so
+    copies = {
+        names[0]: own,
+        **{name: copy.deepcopy(own) for name in names[1:]},
+    }  # at once: what is shared stays so
     replacements: dict[nn.Module, nn.Module] = {}
     for i, layer in enumerate(own):
         wrapper = DomainNorm({name: copies[name][i] for name in names})
@@ -112,7 +143,9 @@ def convert_domains(
             id(new): (f"{where}.{name}.{key}", new)
             for name in names[1:]
             for where, old_layer, layer in zip(found, own, copies[name], strict=True)
-            for (key, old), new in zip(old_layer.named_parameters(), layer.parameters(), strict=True)
+            for (key, old), new in zip(
+                old_layer.named_parameters(), layer.parameters(), strict=True
+            )
             if id(old) in known
         }
         add_parameters(optimizer, list(added.values()))
@@ -145,10 +178,14 @@ def domain(model: nn.Module, name: str | Sequence[tuple[str, int]]) -> Iterator[
     >>> with domain(model, [("source", 4), ("target", 2)]):
     ...     y = model(torch.randn(6, 3, 8, 8))
     """
-    choice: str | Parts = name if isinstance(name, str) else tuple((str(part), int(size)) for part, size in name)
+    choice: str | Parts = (
+        name if isinstance(name, str) else tuple((str(part), int(size)) for part, size in name)
+    )
     parts = ((choice, 1),) if isinstance(choice, str) else choice
     if not parts:
-        raise ValueError("domain=[] has no parts; expected a domain, or pairs of a domain and a number of images")
+        raise ValueError(
+            "domain=[] has no parts; expected a domain, or pairs of a domain and a number of images"
+        )
     for part, size in parts:
         checks.positive_int(f"images of domain {part!r}", size)
     wrappers = _wrappers(model, [part for part, _ in parts])
@@ -166,7 +203,9 @@ def domain(model: nn.Module, name: str | Sequence[tuple[str, int]]) -> Iterator[
 def _wrappers(model: nn.Module, names: Sequence[str]) -> list[DomainNorm]:
     found = [module for module in model.modules() if isinstance(module, DomainNorm)]
     if not found:
-        raise ValueError(f"model={type(model).__name__} has no normalisers per domain; expected one of bgn.convert_domains")
+        raise ValueError(
+            f"model={type(model).__name__} has no normalisers per domain; expected one of bgn.convert_domains"
+        )
     for wrapper in found:
         for name in names:
             if name not in wrapper:
@@ -178,5 +217,11 @@ def _check_names(names: tuple[str, ...]) -> None:
     if len(names) < 2 or len(set(names)) < len(names):
         raise ValueError(f"domains={names}; expected two or more different names")
     for name in names:
-        if not (isinstance(name, str) and name.isidentifier()) or hasattr(nn.ModuleDict, name) or name == "training":
-            raise ValueError(f"domains={names}: {name!r} cannot be the name of a domain; expected a word such as 'source'")
+        if (
+            not (isinstance(name, str) and name.isidentifier())
+            or hasattr(nn.ModuleDict, name)
+            or name == "training"
+        ):
+            raise ValueError(
+                f"domains={names}: {name!r} cannot be the name of a domain; expected a word such as 'source'"
+            )

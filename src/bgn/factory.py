@@ -50,7 +50,9 @@ def norm_layer(
     groups: Any = num_groups or PAPER_CHANNEL_GROUPS
     if name == "bgn" and num_groups in (None, "paper"):
         if batch_size is None:
-            raise ValueError("norm_layer('bgn') got neither num_groups nor batch_size; expected one of them")
+            raise ValueError(
+                "norm_layer('bgn') got neither num_groups nor batch_size; expected one of them"
+            )
         groups = paper_groups(batch_size)
     elif num_groups is not None and not (name == "bgn" and num_groups == AUTO):
         checks.positive_int("num_groups", num_groups)

@@ -51,11 +51,19 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
     """
     found = normalisers(model)
     if not found:
-        raise ValueError(f"model={type(model).__name__} has no normaliser that is known here; nothing to fold")
+        raise ValueError(
+            f"model={type(model).__name__} has no normaliser that is known here; nothing to fold"
+        )
     training = [name for name, layer in found.items() if layer.training and _has_statistics(layer)]
     if training:
-        raise ValueError(f"model is in training mode ({', '.join(training[:5])}); call model.eval() before folding")
-    split = [f"  {name}: {reason}" for name, layer in found.items() if (reason := _splits_channels(layer))]
+        raise ValueError(
+            f"model is in training mode ({', '.join(training[:5])}); call model.eval() before folding"
+        )
+    split = [
+        f"  {name}: {reason}"
+        for name, layer in found.items()
+        if (reason := _splits_channels(layer))
+    ]
     if split:
         raise ValueError("nothing was folded, because of\n" + "\n".join(split))
 
@@ -77,7 +85,10 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
         text = "not behind a convolution of their own, without running statistics, or with a forward of their own, so left"
         warnings.warn(f"fold: {text}: {listed(left)}", stacklevel=2)
     if not traced and example is None:
-        warnings.warn("fold: the model cannot be traced as a whole; pass example= to make sure that it is the same", stacklevel=2)
+        warnings.warn(
+            "fold: the model cannot be traced as a whole; pass example= to make sure that it is the same",
+            stacklevel=2,
+        )
     model = replace(model, replacements)
     if example is not None:
         _compare(original, model, example)
@@ -89,7 +100,9 @@ class _Rows(nn.Identity):
 
     def forward(self, input: Tensor) -> Tensor:
         if not isinstance(input, fx.Proxy) and input.dim() != 2:
-            raise ValueError(f"input has shape {tuple(input.shape)}; this normaliser was folded for (N, C)")
+            raise ValueError(
+                f"input has shape {tuple(input.shape)}; this normaliser was folded for (N, C)"
+            )
         return input
 
 
@@ -104,9 +117,13 @@ def _compare(original: nn.Module, folded: nn.Module, example: Any) -> None:
         if not isinstance(a, Tensor) or a.dtype not in _TOLERANCES or not a.numel():
             continue
         finite = a.isfinite() & b.isfinite()
-        error = ((b - a)[finite].double().norm() / a[finite].double().norm().clamp(min=1e-12)).item()
+        error = (
+            (b - a)[finite].double().norm() / a[finite].double().norm().clamp(min=1e-12)
+        ).item()
         if not torch.equal(a.isfinite(), b.isfinite()) or error > _TOLERANCES[a.dtype]:
-            raise ValueError(f"the folded model's output for the example differs by {error:.1e} (relative); nothing was folded")
+            raise ValueError(
+                f"the folded model's output for the example differs by {error:.1e} (relative); nothing was folded"
+            )
 
 
 def _has_statistics(layer: Any) -> bool:
@@ -130,7 +147,9 @@ def _whole_channels(kind: Kind) -> bool:
     return part is not None and part.whole_channels
 
 
-def _pairs(model: nn.Module, candidates: list[tuple[nn.Module, nn.Module]]) -> dict[nn.Module, nn.Module]:
+def _pairs(
+    model: nn.Module, candidates: list[tuple[nn.Module, nn.Module]]
+) -> dict[nn.Module, nn.Module]:
     """Normaliser -> the convolution whose only use is to feed it."""
     occurrences: dict[nn.Module, int] = {}
     for _, module in model.named_modules(remove_duplicate=False):
@@ -138,7 +157,9 @@ def _pairs(model: nn.Module, candidates: list[tuple[nn.Module, nn.Module]]) -> d
     pairs = {
         norm: linear
         for norm, linear in candidates
-        if _has_statistics(norm) and _fits(linear, norm) and occurrences[norm] == occurrences[linear] == 1
+        if _has_statistics(norm)
+        and _fits(linear, norm)
+        and occurrences[norm] == occurrences[linear] == 1
     }
     taken = list(pairs.values())
     return {norm: linear for norm, linear in pairs.items() if taken.count(linear) == 1}
@@ -146,10 +167,23 @@ def _pairs(model: nn.Module, candidates: list[tuple[nn.Module, nn.Module]]) -> d
 
 def _fits(linear: Any, norm: nn.Module) -> bool:
     kind = identify(norm)
-    width, spatial = (linear.out_features, 1) if isinstance(linear, nn.Linear) else (linear.out_channels, linear.weight.dim() - 2)
-    if kind is None or kind.num_features != width or kind.spatial not in (None, spatial) or not is_plain(norm):
+    width, spatial = (
+        (linear.out_features, 1)
+        if isinstance(linear, nn.Linear)
+        else (linear.out_channels, linear.weight.dim() - 2)
+    )
+    if (
+        kind is None
+        or kind.num_features != width
+        or kind.spatial not in (None, spatial)
+        or not is_plain(norm)
+    ):
         return False
-    hooked = linear._forward_hooks or norm._forward_pre_hooks or "weight" not in {**linear._parameters, **_tensors(linear)}
+    hooked = (
+        linear._forward_hooks
+        or norm._forward_pre_hooks
+        or "weight" not in {**linear._parameters, **_tensors(linear)}
+    )
     return not hooked and "forward" not in linear.__dict__
 
 
@@ -176,19 +210,27 @@ def _find(module: nn.Module) -> tuple[bool, list[tuple[nn.Module, nn.Module]]]:
         if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
             found += [(b, a) for a, b in itertools.pairwise(module) if _is_linear(a)]
         return False, found
-    touched = [str(node.target) for node in graph.nodes if node.op == "get_attr"]  # somebody reads a weight itself
+    touched = [
+        str(node.target) for node in graph.nodes if node.op == "get_attr"
+    ]  # somebody reads a weight itself
     calls: dict[str, int] = {}
     for node in graph.nodes:
         if node.op == "call_module":
             calls[node.target] = calls.get(node.target, 0) + 1
     found = []
     for node in graph.nodes:
-        if node.op != "call_module" or calls[node.target] != 1 or not isinstance(node.args[0] if node.args else None, fx.Node):
+        if (
+            node.op != "call_module"
+            or calls[node.target] != 1
+            or not isinstance(node.args[0] if node.args else None, fx.Node)
+        ):
             continue
         before = node.args[0]
         if before.op == "call_module" and calls[before.target] == 1 and len(before.users) == 1:
             linear = module.get_submodule(before.target)
-            if _is_linear(linear) and not any(name.startswith(f"{before.target}.") for name in touched):
+            if _is_linear(linear) and not any(
+                name.startswith(f"{before.target}.") for name in touched
+            ):
                 found.append((module.get_submodule(node.target), linear))
     return True, found
 
@@ -200,7 +242,9 @@ def _defaults(module: nn.Module) -> dict[str, Any]:
 
 def _is_linear(module: nn.Module) -> bool:
     """A convolution or linear layer that does nothing else."""
-    return isinstance(module, _FOLDABLE) and any(type(module).forward is cls.forward for cls in _FOLDABLE)
+    return isinstance(module, _FOLDABLE) and any(
+        type(module).forward is cls.forward for cls in _FOLDABLE
+    )
 
 
 @torch.no_grad()
@@ -209,15 +253,22 @@ def _fold_into(linear: Any, norm: Any) -> None:
     if parametrize.is_parametrized(linear):
         # not remove_parametrizations: it changes the class, which a deep copy shares with the original
         values = {name: getattr(linear, name) for name in linear.parametrizations}
-        flags = {name: any(p.requires_grad for p in linear.parametrizations[name].parameters()) for name in values}
+        flags = {
+            name: any(p.requires_grad for p in linear.parametrizations[name].parameters())
+            for name in values
+        }
         linear.__class__ = type(linear).__bases__[0]
         del linear.parametrizations
         for name, value in values.items():
             setattr(linear, name, nn.Parameter(value, requires_grad=flags[name]))
     weight = linear.weight.double()
-    if isinstance(linear, _TRANSPOSED):  # (C_in, C_out / groups, ...): the output channels of group i are at [i*C_in/groups:, :]
+    if isinstance(
+        linear, _TRANSPOSED
+    ):  # (C_in, C_out / groups, ...): the output channels of group i are at [i*C_in/groups:, :]
         grouped = weight.reshape(linear.groups, -1, *weight.shape[1:])
-        new = (grouped * scale.reshape(linear.groups, 1, -1, *[1] * (weight.dim() - 2))).reshape(weight.shape)
+        new = (grouped * scale.reshape(linear.groups, 1, -1, *[1] * (weight.dim() - 2))).reshape(
+            weight.shape
+        )
     else:
         new = weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
     bias = shift if linear.bias is None else linear.bias.double() * scale + shift

@@ -39,10 +39,14 @@ def freeze(model: nn.Module) -> nn.Module:
 
 def unfreeze(model: nn.Module) -> nn.Module:
     """Undo :func:`freeze`: every normaliser trains again as it did before."""
-    frozen = {name: layer for name, layer in _some_normalisers(model).items() if isinstance(layer, Frozen)}
+    frozen = {
+        name: layer for name, layer in _some_normalisers(model).items() if isinstance(layer, Frozen)
+    }
     for name, layer in frozen.items():
         if type(layer).__bases__[0] is not Frozen:
-            raise ValueError(f"{name} was parametrized after it was frozen; remove the parametrization first")
+            raise ValueError(
+                f"{name} was parametrized after it was frozen; remove the parametrization first"
+            )
     for layer in frozen.values():
         layer.__class__ = type(layer).__bases__[1]
         for name, flag in layer.__dict__.pop("_requires_grad_before").items():
@@ -56,7 +60,9 @@ def freeze_layer(layer: nn.Module) -> None:
     if isinstance(layer, Frozen) or is_frozen_batch_norm(layer):
         return
     own = dict(layer.named_parameters())
-    layer.__dict__["_requires_grad_before"] = {name: parameter.requires_grad for name, parameter in own.items()}
+    layer.__dict__["_requires_grad_before"] = {
+        name: parameter.requires_grad for name, parameter in own.items()
+    }
     layer.__class__ = mixed(Frozen, type(layer))
     for parameter in own.values():
         parameter.requires_grad_(False)

@@ -99,11 +99,17 @@ def group_norm(
     if input.numel() == 0:
         return _affine(input, weight, bias)
     if part.smallest_count == 1:
-        _warn_degenerate(f"group_norm with num_groups={num_groups}", input, "each" if part.units == part.G else "some")
+        _warn_degenerate(
+            f"group_norm with num_groups={num_groups}",
+            input,
+            "each" if part.units == part.G else "some",
+        )
     return backend.train(input, part, weight, bias, eps)
 
 
-def positional_norm(input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+def positional_norm(
+    input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
     """Positional normalisation: one mean and biased variance per sample and position, across the channels.
 
     >>> y = positional_norm(torch.randn(2, 8, 4, 4))
@@ -125,7 +131,9 @@ _partitions: dict[Any, Partition] = {}  # of the shapes that came so far
 _REMEMBERED = 1024
 
 
-def partition(cut: Callable[..., Partition], input: Tensor, num_groups: int, blocks: int | None = 1) -> Partition:
+def partition(
+    cut: Callable[..., Partition], input: Tensor, num_groups: int, blocks: int | None = 1
+) -> Partition:
     """How a shape is cut, one block per sample where blocks is None; checked once, then remembered."""
     if (
         not input.dtype.is_floating_point
@@ -144,7 +152,9 @@ def partition(cut: Callable[..., Partition], input: Tensor, num_groups: int, blo
     return part
 
 
-def _new_partition(cut: Callable[..., Partition], input: Tensor, num_groups: int, blocks: int | None) -> Partition:
+def _new_partition(
+    cut: Callable[..., Partition], input: Tensor, num_groups: int, blocks: int | None
+) -> Partition:
     checks.feature_map(input)
     checks.positive_int("num_groups", num_groups)
     N, C, P = input.shape[0], input.shape[1], math.prod(input.shape[2:])
@@ -174,15 +184,21 @@ def _statistics(
     checks.momentum(momentum)
     if (running_mean is None) != (running_var is None):
         missing = "running_mean" if running_mean is None else "running_var"
-        raise ValueError(f"{missing}=None while the other running statistic is given; expected both or neither")
+        raise ValueError(
+            f"{missing}=None while the other running statistic is given; expected both or neither"
+        )
     if not training:
         if running_mean is None or running_var is None:
-            raise ValueError("training=False needs running_mean and running_var, got None; expected both")
+            raise ValueError(
+                "training=False needs running_mean and running_var, got None; expected both"
+            )
         return None, (running_mean, running_var)
     if running_mean is None or running_var is None:
         return None, None
     if momentum is None and counter is None:
-        raise ValueError("momentum=None, a cumulative average, needs counter, the number of batches so far; got None")
+        raise ValueError(
+            "momentum=None, a cumulative average, needs counter, the number of batches so far; got None"
+        )
     return Running(running_mean, running_var, momentum, counter), None
 
 
@@ -201,7 +217,13 @@ def batch_wide(
     A call that passes all checks is remembered under ``key``, for those that come after it.
     """
     _check(part, weight, bias, eps)
-    for mean, var in [(running.mean, running.var)] if running is not None else [given] if given is not None else []:
+    for mean, var in (
+        [(running.mean, running.var)]
+        if running is not None
+        else [given]
+        if given is not None
+        else []
+    ):
         checks.vector("running_mean", mean, part.G, "group")
         checks.vector("running_var", var, part.G, "group")
     if input.numel() == 0:

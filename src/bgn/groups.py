@@ -45,7 +45,11 @@ def nearest_groups(num_features: int, num_groups: int) -> int:
     checks.positive_int("num_features", num_features)
     checks.positive_int("num_groups", num_groups)
     below = num_groups // num_features * num_features
-    good = [below, below + num_features, *(d for d in range(1, num_features + 1) if num_features % d == 0)]
+    good = [
+        below,
+        below + num_features,
+        *(d for d in range(1, num_features + 1) if num_features % d == 0),
+    ]
     return min((G for G in good if G), key=lambda G: (max(G / num_groups, num_groups / G), G))
 
 
@@ -61,7 +65,9 @@ def enough_groups(num_features: int, values: int, least: int) -> int:
     checks.positive_int("num_features", num_features)
     checks.positive_int("values", values)
     most = num_features * values // least
-    return max((d for d in range(1, num_features + 1) if num_features % d == 0 and d <= most), default=1)
+    return max(
+        (d for d in range(1, num_features + 1) if num_features % d == 0 and d <= most), default=1
+    )
 
 
 def auto_groups(num_features: int, images: int, positions: int) -> int:
@@ -98,9 +104,13 @@ def resolve(num_groups: Groups, batch_size: int | None) -> Callable[[nn.Module],
         raise ValueError("num_groups=None and batch_size=None; expected one of them")
     if isinstance(num_groups, str):
         if num_groups != "paper":
-            raise ValueError(f"num_groups={num_groups!r}; expected an int, 'paper', 'auto' or a function of the layer")
+            raise ValueError(
+                f"num_groups={num_groups!r}; expected an int, 'paper', 'auto' or a function of the layer"
+            )
         if batch_size is None:
-            raise ValueError("num_groups='paper' needs batch_size, the images that one process normalises together")
+            raise ValueError(
+                "num_groups='paper' needs batch_size, the images that one process normalises together"
+            )
         fixed = paper_groups(batch_size)
     else:
         checks.positive_int("num_groups", num_groups)

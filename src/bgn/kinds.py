@@ -44,7 +44,9 @@ class Kind:
 def is_frozen_batch_norm(layer: nn.Module) -> bool:
     """A detector's FrozenBatchNorm: weight, bias and statistics are all buffers (torchvision, detectron2)."""
     buffers = {"weight", "bias", "running_mean", "running_var"}
-    return type(layer).__name__.startswith("FrozenBatchNorm") and buffers <= {n for n, _ in layer.named_buffers(recurse=False)}
+    return type(layer).__name__.startswith("FrozenBatchNorm") and buffers <= {
+        n for n, _ in layer.named_buffers(recurse=False)
+    }
 
 
 def identify(layer: nn.Module) -> Kind | None:
@@ -58,7 +60,9 @@ def identify(layer: nn.Module) -> Kind | None:
     any_layer: Any = layer
     if isinstance(layer, layers.GeneralBatchGroupNorm2d):
         return Kind("gbgn", layer.num_features, layer.num_groups, 2, layer.batch_blocks)
-    if isinstance(layer, layers.BatchGroupNorm1d | layers.BatchGroupNorm2d | layers.BatchGroupNorm3d):
+    if isinstance(
+        layer, layers.BatchGroupNorm1d | layers.BatchGroupNorm2d | layers.BatchGroupNorm3d
+    ):
         return Kind("bgn", layer.num_features, layer.num_groups, layer.accepted_dims[-1] - 2)
     if isinstance(layer, layers.PositionalNorm2d):
         return Kind("pn", layer.num_features, 1, 2)

@@ -90,9 +90,15 @@ class _BatchWideNorm(_NormBase):
             self._settle_by(input)
         # looked up where modules keep them: a module's own lookup costs as much as all checks together
         parameters, buffers, training = self._parameters, self._buffers, self.training
-        mean, var, counter = buffers["running_mean"], buffers["running_var"], buffers["num_batches_tracked"]
+        mean, var, counter = (
+            buffers["running_mean"],
+            buffers["running_var"],
+            buffers["num_batches_tracked"],
+        )
         whole = "weight" in parameters and "bias" in parameters  # parametrised ones are elsewhere
-        weight, bias = (parameters["weight"], parameters["bias"]) if whole else (self.weight, self.bias)
+        weight, bias = (
+            (parameters["weight"], parameters["bias"]) if whole else (self.weight, self.bias)
+        )
         running, given = None, None
         if mean is not None and var is not None:
             if not training:
@@ -101,7 +107,15 @@ class _BatchWideNorm(_NormBase):
                 running = Running(mean, var, self.momentum, counter)
         key = None
         if type(input) is Tensor and not torch.compiler.is_compiling():
-            key = (type(self), input.shape, input.dtype, given is None, self.num_features, self.num_groups, self.batch_blocks)
+            key = (
+                type(self),
+                input.shape,
+                input.dtype,
+                given is None,
+                self.num_features,
+                self.num_groups,
+                self.batch_blocks,
+            )
             output = F.backend.quick(key, input, weight, bias, self.eps, running, given)
             if output is not None:
                 return output
@@ -113,7 +127,9 @@ class _BatchWideNorm(_NormBase):
 
     def _settle_by(self, input: Tensor) -> None:
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        several = getattr(self, "_is_replica", False) or (distributed and torch.distributed.get_world_size() > 1)
+        several = getattr(self, "_is_replica", False) or (
+            distributed and torch.distributed.get_world_size() > 1
+        )
         if several or torch.compiler.is_compiling():
             raise RuntimeError(
                 "num_groups='auto' is decided by the first training batch, in one process and not compiled; otherwise decide"
@@ -132,14 +148,24 @@ class _BatchWideNorm(_NormBase):
             f" affine={self.affine}, track_running_stats={self.track_running_stats}"
         )
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        saved, batches = (state_dict.get(prefix + name) for name in ("running_mean", "num_batches_tracked"))
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        saved, batches = (
+            state_dict.get(prefix + name) for name in ("running_mean", "num_batches_tracked")
+        )
         if self.unsettled and saved is not None and saved.dim() == 1 and saved.numel():
-            undecided = saved.numel() == self.num_features and batches is not None and int(batches) == 0
+            undecided = (
+                saved.numel() == self.num_features and batches is not None and int(batches) == 0
+            )
             if not undecided:
                 self.settle(saved.numel())
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        if saved is not None and self.running_mean is not None and saved.shape != self.running_mean.shape:
+        if (
+            saved is not None
+            and self.running_mean is not None
+            and saved.shape != self.running_mean.shape
+        ):
             error_msgs: list[str] = args[-1]
             error_msgs.append(
                 f"{prefix}num_groups={self.num_groups} has {self.num_statistics} running statistics, the checkpoint has"
@@ -220,7 +246,9 @@ class GeneralBatchGroupNorm2d(_BatchWideNorm):
         dtype: Any = None,
     ) -> None:
         checks.positive_int("batch_blocks", batch_blocks)
-        super().__init__(num_features, num_groups, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(
+            num_features, num_groups, eps, momentum, affine, track_running_stats, device, dtype
+        )
         self.batch_blocks = batch_blocks
 
     @property
@@ -303,8 +331,12 @@ class PositionalNorm2d(nn.Module):
         self.num_features = num_features
         self.eps = eps
         self.affine = affine
-        weight = nn.Parameter(torch.empty(num_features, device=device, dtype=dtype)) if affine else None
-        bias = nn.Parameter(torch.empty(num_features, device=device, dtype=dtype)) if affine else None
+        weight = (
+            nn.Parameter(torch.empty(num_features, device=device, dtype=dtype)) if affine else None
+        )
+        bias = (
+            nn.Parameter(torch.empty(num_features, device=device, dtype=dtype)) if affine else None
+        )
         self.register_parameter("weight", weight)
         self.register_parameter("bias", bias)
         self.reset_parameters()

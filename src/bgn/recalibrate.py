@@ -55,7 +55,9 @@ def recalibrate(
         checks.positive_int("max_batches", max_batches)
     found = {name: layer for name, layer in normalisers(model).items() if _tracks(layer)}
     if not found:
-        raise ValueError(f"model={type(model).__name__} has no normaliser with running statistics that is not frozen")
+        raise ValueError(
+            f"model={type(model).__name__} has no normaliser with running statistics that is not frozen"
+        )
     if device is None:
         device = next((p.device for p in model.parameters()), None)
 
@@ -72,7 +74,9 @@ def recalibrate(
         raise ValueError("loader gave no batch; expected at least one")
     unseen = [name for name, layer in found.items() if layer not in seen]
     if unseen:
-        warnings.warn(f"recalibrate: no data reached {listed(unseen)}; their statistics stay", stacklevel=2)
+        warnings.warn(
+            f"recalibrate: no data reached {listed(unseen)}; their statistics stay", stacklevel=2
+        )
     for layer, moments in seen.items():
         _store(layer, moments, batches)
     return model
@@ -82,7 +86,10 @@ def _tracks(layer: nn.Module) -> bool:
     kind = identify(layer)
     assert kind is not None
     fixed = isinstance(layer, Frozen) or is_frozen_batch_norm(layer)
-    tracks = getattr(layer, "track_running_stats", False) and getattr(layer, "running_mean", None) is not None
+    tracks = (
+        getattr(layer, "track_running_stats", False)
+        and getattr(layer, "running_mean", None) is not None
+    )
     return kind.batch_wide and not fixed and tracks
 
 
@@ -130,7 +137,9 @@ def _input(batch: Any, device: torch.device | str | None) -> Any:
     if isinstance(batch, (tuple, list)):
         batch = batch[0]
     if not isinstance(batch, Tensor):
-        raise TypeError(f"loader gave a {type(batch).__name__}; expected a tensor, a tuple that begins with one, or forward=")
+        raise TypeError(
+            f"loader gave a {type(batch).__name__}; expected a tensor, a tuple that begins with one, or forward="
+        )
     return batch.to(device)
 
 
@@ -148,7 +157,9 @@ def _shown(loader: Iterable[Any], max_batches: int | None, progress: bool | None
         yield batch
         if show:
             left = (
-                "" if total is None else f" of {total}, {(time.monotonic() - begin) / (done + 1) * (total - done - 1):.0f} s left"
+                ""
+                if total is None
+                else f" of {total}, {(time.monotonic() - begin) / (done + 1) * (total - done - 1):.0f} s left"
             )
             print(f"\rrecalibrate: {done + 1}{left}   ", end="", file=sys.stderr, flush=True)
     if show:

@@ -47,7 +47,9 @@ class Activated(Mixed):
 def is_activated(layer: nn.Module) -> bool:
     """Whether a normaliser holds its activation: ours, or timm's BatchNormAct2d."""
     names = ("BatchNormAct2d", "FrozenBatchNormAct2d")
-    timms = any(c.__name__ in names and c.__module__.startswith("timm.") for c in type(layer).__mro__)
+    timms = any(
+        c.__name__ in names and c.__module__.startswith("timm.") for c in type(layer).__mro__
+    )
     return isinstance(layer, Activated) or timms
 
 
@@ -78,25 +80,40 @@ def refusal(model: nn.Module, name: str, layer: nn.Module) -> str | None:
             return f"it is part of the quantised or fused {type(owner).__name__}; convert before preparing for quantisation"
     if not is_plain(layer):
         return f"its class {type(layer).__module__}.{type(layer).__qualname__} has a forward of its own, which would be lost"
-    if type(layer).train not in (nn.Module.train, Frozen.train) or type(layer).eval is not nn.Module.eval:
-        return (
-            f"its class {type(layer).__module__}.{type(layer).__qualname__} has a train or eval of its own, which would be lost"
-        )
-    extra = [key for table, known in _KNOWN.items() for key in layer.__dict__[table] if key not in known]
+    if (
+        type(layer).train not in (nn.Module.train, Frozen.train)
+        or type(layer).eval is not nn.Module.eval
+    ):
+        return f"its class {type(layer).__module__}.{type(layer).__qualname__} has a train or eval of its own, which would be lost"
+    extra = [
+        key for table, known in _KNOWN.items() for key in layer.__dict__[table] if key not in known
+    ]
     if extra:
-        return f"it holds {', '.join(extra)}, which a normaliser does not have and which would be lost"
+        return (
+            f"it holds {', '.join(extra)}, which a normaliser does not have and which would be lost"
+        )
     return None
 
 
 def _ancestors(model: nn.Module, name: str) -> list[nn.Module]:
     parts = name.split(".")[:-1]
-    return [model, *(model.get_submodule(".".join(parts[: i + 1])) for i in range(len(parts)))] if name else []
+    return (
+        [model, *(model.get_submodule(".".join(parts[: i + 1])) for i in range(len(parts)))]
+        if name
+        else []
+    )
 
 
 def model_spatial(model: nn.Module) -> int:
     """1, 2 or 3 from the model's convolutions, for normalisers that do not say themselves; 2 where it is open."""
-    kinds = {1: (nn.Conv1d, nn.ConvTranspose1d), 2: (nn.Conv2d, nn.ConvTranspose2d), 3: (nn.Conv3d, nn.ConvTranspose3d)}
-    present = [n for n, types in kinds.items() if any(isinstance(m, types) for m in model.modules())]
+    kinds = {
+        1: (nn.Conv1d, nn.ConvTranspose1d),
+        2: (nn.Conv2d, nn.ConvTranspose2d),
+        3: (nn.Conv3d, nn.ConvTranspose3d),
+    }
+    present = [
+        n for n, types in kinds.items() if any(isinstance(m, types) for m in model.modules())
+    ]
     if not present and any(isinstance(m, nn.Linear) for m in model.modules()):
         return 1
     return present[0] if len(present) == 1 else 2

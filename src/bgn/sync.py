@@ -29,10 +29,17 @@ class _Synchronised(_BatchWideNorm):
     process_group: Any = None
 
     def forward(self, input: Tensor) -> Tensor:
-        if not (self.training and dist.is_available() and dist.is_initialized() and dist.get_world_size(self.process_group) > 1):
+        if not (
+            self.training
+            and dist.is_available()
+            and dist.is_initialized()
+            and dist.get_world_size(self.process_group) > 1
+        ):
             alone: Tensor = super().forward(input)
             return alone
-        if torch.compiler.is_compiling():  # collectives in a graph are torch's affair; asked for here, as it imports a lot
+        if (
+            torch.compiler.is_compiling()
+        ):  # collectives in a graph are torch's affair; asked for here, as it imports a lot
             broken: Tensor = torch.compiler.disable(self._across)(input)  # type: ignore[no-untyped-call]
             return broken
         return self._across(input)
@@ -42,7 +49,9 @@ class _Synchronised(_BatchWideNorm):
         checks.channels(input, "num_features", self.num_features)
         running = None
         if self.running_mean is not None and self.running_var is not None and not _recomputing():
-            running = Running(self.running_mean, self.running_var, self.momentum, self.num_batches_tracked)
+            running = Running(
+                self.running_mean, self.running_var, self.momentum, self.num_batches_tracked
+            )
         part = F.partition(self.cut, input, self.num_groups, 1)
         arguments = input, self.weight, self.bias, part, self.eps, running, self.process_group
         output: Tensor = _Normalise.apply(*arguments)  # type: ignore[no-untyped-call]
@@ -62,8 +71,17 @@ class SyncBatchGroupNorm(_Synchronised):
 
     accepted_dims = (2, 3, 4, 5)
 
-    def __init__(self, num_features: int, num_groups: int, *args: Any, process_group: Any = None, **options: Any) -> None:
-        checks.positive_int("num_groups", num_groups)  # not "auto": processes might decide differently
+    def __init__(
+        self,
+        num_features: int,
+        num_groups: int,
+        *args: Any,
+        process_group: Any = None,
+        **options: Any,
+    ) -> None:
+        checks.positive_int(
+            "num_groups", num_groups
+        )  # not "auto": processes might decide differently
         super().__init__(num_features, num_groups, *args, **options)
         self.process_group = process_group
 
@@ -71,7 +89,14 @@ class SyncBatchGroupNorm(_Synchronised):
 class SyncGeneralBatchGroupNorm2d(_Synchronised, GeneralBatchGroupNorm2d):
     """:class:`GeneralBatchGroupNorm2d` with one block, the samples of all processes; see :class:`SyncBatchGroupNorm`."""
 
-    def __init__(self, num_features: int, num_groups: int = 32, *args: Any, process_group: Any = None, **options: Any) -> None:
+    def __init__(
+        self,
+        num_features: int,
+        num_groups: int = 32,
+        *args: Any,
+        process_group: Any = None,
+        **options: Any,
+    ) -> None:
         super().__init__(num_features, num_groups, 1, *args, **options)
         self.process_group = process_group
 
@@ -108,7 +133,9 @@ def _synchronised(layer: nn.Module, process_group: Any) -> nn.Module | None:
     if isinstance(layer, GeneralBatchGroupNorm2d) and layer.batch_blocks == 1:
         new = SyncGeneralBatchGroupNorm2d(layer.num_features, layer.num_groups, **options)
     elif isinstance(layer, GeneralBatchGroupNorm2d):
-        raise ValueError(f"batch_blocks={layer.batch_blocks} of {layer}: blocks across processes are not supported; expected 1")
+        raise ValueError(
+            f"batch_blocks={layer.batch_blocks} of {layer}: blocks across processes are not supported; expected 1"
+        )
     elif isinstance(layer, _BatchWideNorm):
         new = SyncBatchGroupNorm(layer.num_features, layer.num_groups, **options)
     elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
@@ -137,7 +164,9 @@ class _Normalise(torch.autograd.Function):
         group: Any,
     ) -> Tensor:
         stats = _gathered(x, part, group)
-        if part.smallest_count < 2:  # only then may there be too few in all: others need not wait for the counts
+        if (
+            part.smallest_count < 2
+        ):  # only then may there be too few in all: others need not wait for the counts
             least = int(stats.count.min())
             if least == 1:
                 raise ValueError(
@@ -145,12 +174,19 @@ class _Normalise(torch.autograd.Function):
                     " processes; expected more than 1: a larger batch, a smaller num_groups, or eval()"
                 )
             if least == 0:  # nobody has samples: nothing moves, and gradients are zero
-                running, stats = None, Moments(stats.count + 1, *torch.zeros_like(stats.mean).expand(2, -1))
+                running, stats = (
+                    None,
+                    Moments(stats.count + 1, *torch.zeros_like(stats.mean).expand(2, -1)),
+                )
         if running is not None:
             update(running, Moments(stats.count, stats.mean[None], stats.M2[None]))
         ctx.save_for_backward(x, weight, stats.count, stats.mean, stats.var)
         ctx.part, ctx.group, ctx.eps = part, group, eps
-        return F.backend.apply(x, part, stats.mean, stats.var, weight, bias, eps) if x.numel() else torch.empty_like(x)
+        return (
+            F.backend.apply(x, part, stats.mean, stats.var, weight, bias, eps)
+            if x.numel()
+            else torch.empty_like(x)
+        )
 
     @staticmethod
     @once_differentiable
@@ -169,13 +205,21 @@ def _of_channels(gy: Tensor, ctx: Any) -> Gradients:
     x, weight, count, mean, var = ctx.saved_tensors
     part: Partition = ctx.part
     rstd = torch.rsqrt(var + ctx.eps)
-    gx, *sums = F.backend.fixed(gy, x, part, weight, mean, rstd)  # the sums of gy and gy * xhat per channel
+    gx, *sums = F.backend.fixed(
+        gy, x, part, weight, mean, rstd
+    )  # the sums of gy and gy * xhat per channel
     if ctx.needs_input_grad[0]:
         group = part.group_of_unit(x.device)
-        weighted = torch.stack(sums) if weight is None else torch.stack(sums) * weight.to(mean.dtype)
+        weighted = (
+            torch.stack(sums) if weight is None else torch.stack(sums) * weight.to(mean.dtype)
+        )
         s, q = _total(weighted, group, ctx) / count
         # gx - rstd * (s + xhat * q), where xhat * w + b is what a normaliser does
-        gx = gx.add_(F.backend.apply(x.detach(), part, mean, var, -(rstd * q)[group], -(rstd * s)[group], ctx.eps)).to(x.dtype)
+        gx = gx.add_(
+            F.backend.apply(
+                x.detach(), part, mean, var, -(rstd * q)[group], -(rstd * s)[group], ctx.eps
+            )
+        ).to(x.dtype)
     gb, gw = sums
     need_weight, need_bias = ctx.needs_input_grad[1:3]
     return gx, gw.to(weight.dtype) if need_weight else None, gb if need_bias else None
@@ -189,13 +233,21 @@ def _of_units(gy: Tensor, ctx: Any) -> Gradients:
     centred = x.to(wide) - reference.spread(mean[None], part, x)
     # per unit: the sums of gy and of gy * (x - mean); then per channel and, weighted, per group
     units = (part.N, part.units, part.unit_size)
-    sums = torch.stack([t.reshape(units).sum((0, 2)) for t in (gy.to(wide), gy.to(wide) * centred)])  # (2, units)
+    sums = torch.stack(
+        [t.reshape(units).sum((0, 2)) for t in (gy.to(wide), gy.to(wide) * centred)]
+    )  # (2, units)
     channel = torch.arange(part.units, device=x.device) // (part.units // part.C)
     group = part.group_of_unit(x.device)
     gx = gw = gb = None
     if ctx.needs_input_grad[0]:
-        s, q = _total(sums if weight is None else sums * weight.to(wide)[channel], group, ctx) / count
-        g = gy.to(wide) if weight is None else gy.to(wide) * reference.per_channel(weight.to(wide), x)
+        s, q = (
+            _total(sums if weight is None else sums * weight.to(wide)[channel], group, ctx) / count
+        )
+        g = (
+            gy.to(wide)
+            if weight is None
+            else gy.to(wide) * reference.per_channel(weight.to(wide), x)
+        )
         r, shift, slope = (reference.spread(t[None], part, x) for t in (rstd, s, q * rstd.square()))
         gx = (r * (g - shift - centred * slope)).to(x.dtype)
     if weight is not None and ctx.needs_input_grad[1]:
@@ -208,7 +260,9 @@ def _of_units(gy: Tensor, ctx: Any) -> Gradients:
 
 def _total(sums: Tensor, group: Tensor, ctx: Any) -> Tensor:
     """Two sums per group, (2, G), over all processes."""
-    total = torch.zeros(2, ctx.part.G, dtype=sums.dtype, device=sums.device).index_add(1, group, sums)
+    total = torch.zeros(2, ctx.part.G, dtype=sums.dtype, device=sums.device).index_add(
+        1, group, sums
+    )
     dist.all_reduce(total, group=ctx.group)
     return total
 

@@ -42,7 +42,9 @@ class Transfer:
         return (self.scale + self.shift.abs()).max().item()
 
 
-def transfer(old: Kind, new: Kind, mean: Tensor, var: Tensor, eps: float, new_eps: float) -> Transfer:
+def transfer(
+    old: Kind, new: Kind, mean: Tensor, var: Tensor, eps: float, new_eps: float
+) -> Transfer:
     """Carry statistics (G,) of ``old`` over to ``new``, two batch-wide kinds with the same channels."""
     length, channel, source, target = _pieces(old, new)
     mean, var = mean.detach().cpu().double(), var.detach().cpu().double()
@@ -84,7 +86,9 @@ def _borders(kind: Kind, unit: int) -> Tensor:
 def _pieces(old: Kind, new: Kind) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Cut the features at every border of channels, old groups and new groups: lengths, and where each piece belongs."""
     C = old.num_features
-    unit = math.lcm(C, old.num_groups, new.num_groups)  # so many parts that every border is a whole number
+    unit = math.lcm(
+        C, old.num_groups, new.num_groups
+    )  # so many parts that every border is a whole number
     borders = [torch.arange(C + 1) * (unit // C), _borders(old, unit), _borders(new, unit)]
     cuts: Tensor = torch.unique(torch.cat(borders))
     where = [torch.searchsorted(border, cuts[:-1], right=True) - 1 for border in borders]

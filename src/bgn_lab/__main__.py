@@ -9,7 +9,9 @@ import sys
 def main() -> int:
     """Run the command line; its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # in a log file, too, a line appears when it is written
+        sys.stdout.reconfigure(
+            line_buffering=True
+        )  # in a log file, too, a line appears when it is written
     if sys.argv[1:] == ["info"]:  # needs the library alone
         import bgn
 
@@ -18,7 +20,10 @@ def main() -> int:
     try:
         from bgn_lab import cli
     except ModuleNotFoundError as error:
-        print(f"error: the laboratory needs the package {error.name}: pip install 'batch-group-norm[lab]'", file=sys.stderr)
+        print(
+            f"error: the laboratory needs the package {error.name}: pip install 'batch-group-norm[lab]'",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:  # while torch is imported, which takes seconds
         return 130

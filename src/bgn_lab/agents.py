@@ -71,10 +71,14 @@ def zipf(credit: Tensor) -> Tensor:
     """
     order = torch.argsort(credit, dim=1, stable=True)
     share = 1 / torch.arange(1.0, credit.shape[1] + 1, dtype=torch.float64)
-    return torch.empty_like(credit, dtype=torch.float64).scatter_(1, order, (share / share.sum()).expand_as(credit))
+    return torch.empty_like(credit, dtype=torch.float64).scatter_(
+        1, order, (share / share.sum()).expand_as(credit)
+    )
 
 
-def learn_by_weights(state: State, chosen: Tensor, reward: float, temperature: float, explore: float) -> None:
+def learn_by_weights(
+    state: State, chosen: Tensor, reward: float, temperature: float, explore: float
+) -> None:
     """Policies by what importance-weighted rewards add up to."""
     policy, credit = state["policy"], state["credit"]
     index = chosen[:, None]

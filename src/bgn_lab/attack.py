@@ -52,7 +52,9 @@ class PGD:
         with torch.enable_grad():
             for _ in range(self.steps):
                 own.requires_grad_(True)
-                loss = F.cross_entropy(model(own).float(), y, reduction="sum")  # a mean's gradients may underflow
+                loss = F.cross_entropy(
+                    model(own).float(), y, reduction="sum"
+                )  # a mean's gradients may underflow
                 (gradient,) = torch.autograd.grad(loss, own)
                 own = torch.add(own.detach(), gradient.sign(), alpha=self.size).clamp(low, high)
         return own.detach()
@@ -61,7 +63,10 @@ class PGD:
 def ball(x: Tensor, bound: float) -> tuple[Tensor, Tensor]:
     """The lowest and highest values allowed: exactly, not up to rounding, within the bound of x and in [0, 1]."""
     exact = x.double()
-    low, high = (exact - bound).to(x.dtype), (exact + bound).to(x.dtype)  # rounded to nearest: at most one step too far
+    low, high = (
+        (exact - bound).to(x.dtype),
+        (exact + bound).to(x.dtype),
+    )  # rounded to nearest: at most one step too far
     low = torch.where(exact - low.double() > bound, torch.nextafter(low, x), low)
     high = torch.where(high.double() - exact > bound, torch.nextafter(high, x), high)
     return low.clamp_(0, 1), high.clamp_(0, 1)

@@ -28,17 +28,23 @@ class Step:
     def __init__(self, optimizer: torch.optim.Optimizer, rate: float) -> None:
         self.optimizer, self.rate = optimizer, rate
 
-    def __call__(self, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def __call__(
+        self, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """The weights after it; these and the optimizer are as before."""
         settings, found = self.optimizer.param_groups[0], {}
         for name, w in weights.items():
             buffer = self.optimizer.state.get(w, {}).get("momentum_buffer")
             push = gradients[name] + settings["weight_decay"] * w
-            found[name] = w - self.rate * (push if buffer is None else push + settings["momentum"] * buffer)
+            found[name] = w - self.rate * (
+                push if buffer is None else push + settings["momentum"] * buffer
+            )
         return found
 
 
-def first_order(model: nn.Module, architecture: Sequence[Tensor], validation: Batch) -> tuple[Tensor, ...]:
+def first_order(
+    model: nn.Module, architecture: Sequence[Tensor], validation: Batch
+) -> tuple[Tensor, ...]:
     """The weights get no gradients, which is a third of the work."""
     return torch.autograd.grad(_loss(model, validation), architecture)
 
@@ -51,12 +57,21 @@ def second_order(
     known = {id(a) for a in architecture}
     weights = {name: p for name, p in model.named_parameters() if id(p) not in known}
     gradients = torch.autograd.grad(_loss(model, train), list(weights.values()))
-    after = {name: w.detach().requires_grad_() for name, w in step(weights, dict(zip(weights, gradients, strict=True))).items()}
-    ahead = {**after, **{name: value.clone() for name, value in model.named_buffers()}}  # statistics of the step are forgotten
+    after = {
+        name: w.detach().requires_grad_()
+        for name, w in step(weights, dict(zip(weights, gradients, strict=True))).items()
+    }
+    ahead = {
+        **after,
+        **{name: value.clone() for name, value in model.named_buffers()},
+    }  # statistics of the step are forgotten
     x, y = validation
     loss = F.cross_entropy(functional_call(model, ahead, (x,)), y)
     found = torch.autograd.grad(loss, [*architecture, *after.values()])
-    direct, along = found[: len(architecture)], dict(zip(after, found[len(architecture) :], strict=True))
+    direct, along = (
+        found[: len(architecture)],
+        dict(zip(after, found[len(architecture) :], strict=True)),
+    )
     near = NEAR / math.sqrt(sum(float(v.double().square().sum()) for v in along.values()))
     before = {name: w.detach().clone() for name, w in weights.items()}
     sides = []

@@ -17,7 +17,15 @@ from bgn_lab.commands.compare import Compare
 from bgn_lab.commands.get import Get
 from bgn_lab.commands.plan import Plan
 from bgn_lab.commands.report import Report
-from bgn_lab.commands.run import Adaptation, Adversarial, Classification, DartsSearch, FewShot, ManasSearch, NasTrain
+from bgn_lab.commands.run import (
+    Adaptation,
+    Adversarial,
+    Classification,
+    DartsSearch,
+    FewShot,
+    ManasSearch,
+    NasTrain,
+)
 from bgn_lab.commands.tune import Tune
 from bgn_lab.training import team
 from bgn_lab.training.stopping import INTERRUPTED, REQUEUE, Interrupted
@@ -104,7 +112,11 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
             "bgn tune --batch-size 4 --epochs 18 --seeds 3 --out runs/mine",
         ),
     ),
-    "data get": (Get, "fetch a data set", ("bgn data get cifar10", "bgn data get cifar10 --root data/cifar10")),
+    "data get": (
+        Get,
+        "fetch a data set",
+        ("bgn data get cifar10", "bgn data get cifar10 --root data/cifar10"),
+    ),
     "report": (
         Report,
         "tables, pictures and a page from folders of runs",
@@ -126,7 +138,11 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
 def overview() -> str:
     """What ``bgn --help`` prints."""
     width = max(map(len, COMMANDS))
-    lines = ["The normalisers of the paper, compared. `bgn COMMAND --help` explains a command.", "", "commands:"]
+    lines = [
+        "The normalisers of the paper, compared. `bgn COMMAND --help` explains a command.",
+        "",
+        "commands:",
+    ]
     lines += [f"  bgn {name:<{width}}  {what}" for name, (_, what, _) in COMMANDS.items()]
     lines += [f"  bgn {'info':<{width}}  versions, and which backend is at work", "", "examples:"]
     lines += [f"  {examples[0]}" for _, _, examples in COMMANDS.values()]
@@ -173,7 +189,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _preset(kind: Any, words: list[str]) -> Any:
     """The command with the defaults of the preset that the words name, if they do."""
     presets = getattr(kind, "PRESETS", {})
-    named = [word.partition("=")[2] or after for word, after in pairwise([*words, ""]) if word.partition("=")[0] == "--preset"]
+    named = [
+        word.partition("=")[2] or after
+        for word, after in pairwise([*words, ""])
+        if word.partition("=")[0] == "--preset"
+    ]
     if not named or not presets:
         return None
     checks.one_of("preset", named[-1], tuple(presets))

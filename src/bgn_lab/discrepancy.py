@@ -48,7 +48,11 @@ def mean_distance(ss: Tensor, tt: Tensor, st: Tensor) -> Tensor:
 
 def _distances(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Squared: (K, n, n) and (K, m, m) within the classes of a domain, (K, K, n, m) between those of both."""
-    return _squared(source, source), _squared(target, target), _squared(source[:, None], target[None])
+    return (
+        _squared(source, source),
+        _squared(target, target),
+        _squared(source[:, None], target[None]),
+    )
 
 
 def _squared(a: Tensor, b: Tensor) -> Tensor:
@@ -57,4 +61,7 @@ def _squared(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _kernel(squared: Tensor, width: Tensor) -> Tensor:
-    return sum((torch.exp(-(squared / (width * w).clamp(min=LEAST)).clamp(max=MOST)) for w in WIDTHS), squared.new_zeros(()))
+    return sum(
+        (torch.exp(-(squared / (width * w).clamp(min=LEAST)).clamp(max=MOST)) for w in WIDTHS),
+        squared.new_zeros(()),
+    )

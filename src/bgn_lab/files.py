@@ -38,7 +38,9 @@ def write(path: Path, content: str | bytes) -> None:
 
 def is_draft(path: Path, *names: str) -> bool:
     """Whether a path is what :func:`write` leaves of one of these files, or of any, where its process is killed."""
-    return path.name.startswith(tuple(f".{name}." for name in names) or ".") and path.name.endswith(DRAFT)
+    return path.name.startswith(tuple(f".{name}." for name in names) or ".") and path.name.endswith(
+        DRAFT
+    )
 
 
 def remove_drafts(folder: Path) -> None:
@@ -57,7 +59,9 @@ def lock(folder: Path) -> int | None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        raise ValueError(f"{folder} is being worked on by another process; wait for it or choose another --out") from None
+        raise ValueError(
+            f"{folder} is being worked on by another process; wait for it or choose another --out"
+        ) from None
     _held.add(handle)
     return handle
 

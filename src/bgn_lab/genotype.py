@@ -25,7 +25,9 @@ OPERATIONS = (
 )  # fmt: skip
 SOMETHING = [k for k, name in enumerate(OPERATIONS) if name != NONE]
 NODES, INPUTS, KEPT = 4, 2, 2  # of a cell; edges that lead to a node in the end
-EDGES = tuple((state, INPUTS + node) for node in range(NODES) for state in range(INPUTS + node))  # (from, to), 14 of them
+EDGES = tuple(
+    (state, INPUTS + node) for node in range(NODES) for state in range(INPUTS + node)
+)  # (from, to), 14 of them
 
 
 class Edge(NamedTuple):
@@ -57,7 +59,9 @@ class Genotype:
 
     def __post_init__(self) -> None:
         if bool(self.cells) == bool(self.normal or self.reduction):
-            raise ValueError("a genotype has either normal and reduction, or cells; this one has both or nothing")
+            raise ValueError(
+                "a genotype has either normal and reduction, or cells; this one has both or nothing"
+            )
         named = {f"cells[{i}]": cell for i, cell in enumerate(self.cells)}
         for name, cell in (named or {"normal": self.normal, "reduction": self.reduction}).items():
             _check(name, cell)
@@ -68,7 +72,9 @@ class Genotype:
             small = reductions(cells)
             return tuple(self.reduction if i in small else self.normal for i in range(cells))
         if len(self.cells) != cells:
-            raise ValueError(f"cells={cells}, but the genotype is a list of {len(self.cells)} cells; expected as many")
+            raise ValueError(
+                f"cells={cells}, but the genotype is a list of {len(self.cells)} cells; expected as many"
+            )
         return self.cells
 
     def to_json(self) -> dict[str, Any]:
@@ -80,13 +86,24 @@ class Genotype:
     @classmethod
     def from_json(cls, values: Any) -> Genotype:
         """Checked."""
-        if not isinstance(values, dict) or values.keys() not in ({"normal", "reduction"}, {"cells"}):
-            found = ", ".join(map(str, values)) if isinstance(values, dict) else type(values).__name__
-            raise ValueError(f"a genotype is an object with normal and reduction, or with cells; found {found or 'nothing'}")
+        if not isinstance(values, dict) or values.keys() not in (
+            {"normal", "reduction"},
+            {"cells"},
+        ):
+            found = (
+                ", ".join(map(str, values)) if isinstance(values, dict) else type(values).__name__
+            )
+            raise ValueError(
+                f"a genotype is an object with normal and reduction, or with cells; found {found or 'nothing'}"
+            )
         if "cells" in values:
             if not isinstance(values["cells"], list):
-                raise ValueError(f"cells is a {type(values['cells']).__name__}; expected a list of cells")
-            return cls(cells=tuple(_cell(f"cells[{i}]", cell) for i, cell in enumerate(values["cells"])))
+                raise ValueError(
+                    f"cells is a {type(values['cells']).__name__}; expected a list of cells"
+                )
+            return cls(
+                cells=tuple(_cell(f"cells[{i}]", cell) for i, cell in enumerate(values["cells"]))
+            )
         return cls(_cell("normal", values["normal"]), _cell("reduction", values["reduction"]))
 
 
@@ -98,7 +115,9 @@ def _cell(name: str, values: Any) -> Cell:
     try:
         return tuple(tuple(Edge(operation, state) for operation, state in node) for node in values)
     except (TypeError, ValueError):
-        raise ValueError(f"{name}={values!r} is no cell; expected a list of nodes, each a list of [operation, state]") from None
+        raise ValueError(
+            f"{name}={values!r} is no cell; expected a list of nodes, each a list of [operation, state]"
+        ) from None
 
 
 def _check(name: str, cell: Cell) -> None:
@@ -110,8 +129,14 @@ def _check(name: str, cell: Cell) -> None:
             raise ValueError(f"{where} has no edges; expected at least one")
         for edge in node:
             checks.one_of(f"{where}: operation", edge.operation, OPERATIONS)
-            if not isinstance(edge.state, int) or isinstance(edge.state, bool) or not 0 <= edge.state < INPUTS + i:
-                raise ValueError(f"{where}: state={edge.state!r}; expected one from 0 to {INPUTS + i - 1}")
+            if (
+                not isinstance(edge.state, int)
+                or isinstance(edge.state, bool)
+                or not 0 <= edge.state < INPUTS + i
+            ):
+                raise ValueError(
+                    f"{where}: state={edge.state!r}; expected one from 0 to {INPUTS + i - 1}"
+                )
         if len({edge.state for edge in node}) < len(node):
             raise ValueError(f"{where} has two edges from one state; expected one at most")
 
@@ -125,13 +150,24 @@ def derive(weights: Sequence[Sequence[float]], strengths: Sequence[float] | None
         for i, (row, (state, to)) in enumerate(zip(weights, EDGES, strict=True)):
             if to == node:
                 best = max(SOMETHING, key=lambda k: row[k])
-                own.append((row[best] if strengths is None else strengths[i], Edge(OPERATIONS[best], state)))
+                own.append(
+                    (
+                        row[best] if strengths is None else strengths[i],
+                        Edge(OPERATIONS[best], state),
+                    )
+                )
         strongest = sorted(own, key=lambda pair: -pair[0])[:KEPT]
         nodes.append(tuple(sorted((edge for _, edge in strongest), key=lambda edge: edge.state)))
     return tuple(nodes)
 
 
-_SEP, _DIL, _SKIP, _MAX, _AVG = "sep_conv_3x3", "dil_conv_3x3", "skip_connect", "max_pool_3x3", "avg_pool_3x3"
+_SEP, _DIL, _SKIP, _MAX, _AVG = (
+    "sep_conv_3x3",
+    "dil_conv_3x3",
+    "skip_connect",
+    "max_pool_3x3",
+    "avg_pool_3x3",
+)
 
 
 def _pairs(*edges: tuple[str, int]) -> Cell:
@@ -142,12 +178,41 @@ def _pairs(*edges: tuple[str, int]) -> Cell:
 # found by DARTS of first and of second order (Liu et al. 2019)
 NAMED = {
     "DARTS_V1": Genotype(
-        _pairs((_SEP, 1), (_SEP, 0), (_SKIP, 0), (_SEP, 1), (_SKIP, 0), (_SEP, 1), (_SEP, 0), (_SKIP, 2)),
-        _pairs((_MAX, 0), (_MAX, 1), (_SKIP, 2), (_MAX, 0), (_MAX, 0), (_SKIP, 2), (_SKIP, 2), (_AVG, 0)),
+        _pairs(
+            (_SEP, 1),
+            (_SEP, 0),
+            (_SKIP, 0),
+            (_SEP, 1),
+            (_SKIP, 0),
+            (_SEP, 1),
+            (_SEP, 0),
+            (_SKIP, 2),
+        ),
+        _pairs(
+            (_MAX, 0),
+            (_MAX, 1),
+            (_SKIP, 2),
+            (_MAX, 0),
+            (_MAX, 0),
+            (_SKIP, 2),
+            (_SKIP, 2),
+            (_AVG, 0),
+        ),
     ),
     "DARTS_V2": Genotype(
-        _pairs((_SEP, 0), (_SEP, 1), (_SEP, 0), (_SEP, 1), (_SEP, 1), (_SKIP, 0), (_SKIP, 0), (_DIL, 2)),
-        _pairs((_MAX, 0), (_MAX, 1), (_SKIP, 2), (_MAX, 1), (_MAX, 0), (_SKIP, 2), (_SKIP, 2), (_MAX, 1)),
+        _pairs(
+            (_SEP, 0), (_SEP, 1), (_SEP, 0), (_SEP, 1), (_SEP, 1), (_SKIP, 0), (_SKIP, 0), (_DIL, 2)
+        ),
+        _pairs(
+            (_MAX, 0),
+            (_MAX, 1),
+            (_SKIP, 2),
+            (_MAX, 1),
+            (_MAX, 0),
+            (_SKIP, 2),
+            (_SKIP, 2),
+            (_MAX, 1),
+        ),
     ),
 }
 
@@ -162,9 +227,13 @@ def drawn(seed: int, cells: int = 0) -> Genotype:
 
     def cell() -> Cell:
         states = [sorted(draws.sample(range(INPUTS + node), KEPT)) for node in range(NODES)]
-        return tuple(tuple(Edge(draws.choice(OPERATIONS[1:]), state) for state in own) for own in states)
+        return tuple(
+            tuple(Edge(draws.choice(OPERATIONS[1:]), state) for state in own) for own in states
+        )
 
-    return Genotype(cells=tuple(cell() for _ in range(cells))) if cells else Genotype(cell(), cell())
+    return (
+        Genotype(cells=tuple(cell() for _ in range(cells))) if cells else Genotype(cell(), cell())
+    )
 
 
 def find(name: str) -> Genotype:

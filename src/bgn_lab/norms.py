@@ -37,7 +37,9 @@ def constructor(recipe: Recipe) -> AnyNorm:
         groups = 1 if recipe.instances is not None else recipe.groups or recipe.usual_groups
         if groups is None and recipe.norm in ("gn", "gbgn"):
             groups = max(1, min(32, C // 2))
-        return bgn.norm_layer(recipe.norm, batch_size=recipe.batch_size, num_groups=groups, affine=affine)(C)
+        return bgn.norm_layer(
+            recipe.norm, batch_size=recipe.batch_size, num_groups=groups, affine=affine
+        )(C)
 
     return make
 

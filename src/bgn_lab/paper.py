@@ -27,10 +27,21 @@ NORMALISERS: Mapping[str, str] = {
 # ImageNet with ResNet-50; a batch size is the images of one worker, and statistics stay within a worker
 MODEL = "resnet50"
 IMAGE_SIZE, CLASSES = 224, 1000
-TRAINING_IMAGES, TEST_IMAGES = 1_281_167, 50_000  # of ImageNet's 2012 challenge; its validation images are the test images
+TRAINING_IMAGES, TEST_IMAGES = (
+    1_281_167,
+    50_000,
+)  # of ImageNet's 2012 challenge; its validation images are the test images
 WORKERS = 8
 BATCH_SIZES = (128, 64, 32, 16, 8, 4, 2)
-LEARNING_RATES: Mapping[int, float] = {128: 0.4, 64: 0.2, 32: 0.1, 16: 0.05, 8: 0.025, 4: 0.0125, 2: 0.00625}
+LEARNING_RATES: Mapping[int, float] = {
+    128: 0.4,
+    64: 0.2,
+    32: 0.1,
+    16: 0.05,
+    8: 0.025,
+    4: 0.0125,
+    2: 0.00625,
+}
 GROUPS: Mapping[int, int] = {128: 512, 64: 256, 32: 128, 16: 64, 8: 16, 4: 2, 2: 1}  # G of BGN
 EPOCHS = 120
 MILESTONES = (30, 60, 90)  # epochs
@@ -127,7 +138,14 @@ DARTS = Table(
     unit="% accuracy",
     column_header="",
     columns=("accuracy",),
-    rows={"bn": (97.33,), "in": (None,), "ln": (None,), "gn": (94.78,), "pn": (94.41,), "bgn": (97.40,)},
+    rows={
+        "bn": (97.33,),
+        "in": (None,),
+        "ln": (None,),
+        "gn": (94.78,),
+        "pn": (94.41,),
+        "bgn": (97.40,),
+    },
     note="Neither the order of the search, the seeds nor an auxiliary head are stated. The standard error on CIFAR-10's 10,000 "
     "test images is about 0.16 points, more than twice the difference of BN and BGN.",
 )
@@ -139,7 +157,14 @@ MANAS = Table(
     unit="% accuracy",
     column_header="",
     columns=("accuracy",),
-    rows={"bn": (97.18,), "in": (None,), "ln": (None,), "gn": (95.52,), "pn": (None,), "bgn": (97.15,)},
+    rows={
+        "bn": (97.18,),
+        "in": (None,),
+        "ln": (None,),
+        "gn": (95.52,),
+        "pn": (None,),
+        "bgn": (97.15,),
+    },
     note="The network is not published, so a run here is of another one. It was searched with BN, which favours BN. The "
     "difference of BN and BGN is three of CIFAR-10's 10,000 test images.",
 )
@@ -204,5 +229,6 @@ ADAPTATION = Table(
 )
 
 TABLES: Mapping[str, Table] = {
-    table.slug: table for table in (GROUP_SWEEP, IMAGENET, DARTS, MANAS, ADVERSARIAL, FEWSHOT, ADAPTATION)
+    table.slug: table
+    for table in (GROUP_SWEEP, IMAGENET, DARTS, MANAS, ADVERSARIAL, FEWSHOT, ADAPTATION)
 }

@@ -111,13 +111,19 @@ class Recipe:
 
     def __post_init__(self) -> None:
         path = Path(self.data)
-        if self.data not in DATA and (path.is_dir() or path.suffix == ".npz"):  # short for the kind of data and its place
+        if self.data not in DATA and (
+            path.is_dir() or path.suffix == ".npz"
+        ):  # short for the kind of data and its place
             if self.root is not None:
-                raise ValueError(f"data={self.data!r} is a path, root={str(self.root)!r} another; expected one of them")
+                raise ValueError(
+                    f"data={self.data!r} is a path, root={str(self.root)!r} another; expected one of them"
+                )
             object.__setattr__(self, "root", path)
             object.__setattr__(self, "data", "folder" if path.is_dir() else "arrays")
         if self.data not in DATA and ("/" in self.data or path.suffix):
-            raise ValueError(f"data={self.data!r} is neither a folder nor an .npz file; accepted too: {', '.join(DATA)}")
+            raise ValueError(
+                f"data={self.data!r} is neither a folder nor an .npz file; accepted too: {', '.join(DATA)}"
+            )
         if self.root is not None:
             object.__setattr__(self, "root", self.root.resolve())
         if self.device == "auto":
@@ -131,24 +137,40 @@ class Recipe:
             if getattr(self, name) is not None:
                 checks.positive_int(name, getattr(self, name))
         if self.groups is not None and self.norm not in ("gn", "gbgn", "bgn"):
-            raise ValueError(f"groups={self.groups} has no meaning for norm={self.norm!r}; expected none")
+            raise ValueError(
+                f"groups={self.groups} has no meaning for norm={self.norm!r}; expected none"
+            )
         if self.instances is not None and (self.norm != "bgn" or self.groups is not None):
             raise ValueError(
                 f"instances={self.instances} is for norm='bgn' without groups; norm={self.norm!r}, groups={self.groups}"
             )
         for name in ("lr", "save_every"):
             if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)} is out of range; expected a number above 0")
-        most = {"momentum": 1, "decay": math.inf, "warmup": self.epochs, "decoders": 1024, "seed": 2**32 - 1}
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is out of range; expected a number above 0"
+                )
+        most = {
+            "momentum": 1,
+            "decay": math.inf,
+            "warmup": self.epochs,
+            "decoders": 1024,
+            "seed": 2**32 - 1,
+        }
         for name, limit in most.items():
             if not 0 <= getattr(self, name) <= limit:
-                raise ValueError(f"{name}={getattr(self, name)} is out of range; expected a number from 0 to {limit}")
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is out of range; expected a number from 0 to {limit}"
+                )
         if self.median_of > self.epochs:
-            raise ValueError(f"median_of={self.median_of} exceeds epochs={self.epochs}; expected at most that")
+            raise ValueError(
+                f"median_of={self.median_of} exceeds epochs={self.epochs}; expected at most that"
+            )
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov=True needs a momentum above 0; momentum=0")
         if not 0 <= self.validation < 1:
-            raise ValueError(f"validation={self.validation} is out of range; expected a share of the training images in [0, 1)")
+            raise ValueError(
+                f"validation={self.validation} is out of range; expected a share of the training images in [0, 1)"
+            )
 
     @property
     def batches(self) -> int:
@@ -197,16 +219,28 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {"experiment": self.experiment, **values, "root": None if self.root is None else str(self.root)}
+        values = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
+        return {
+            "experiment": self.experiment,
+            **values,
+            "root": None if self.root is None else str(self.root),
+        }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Recipe:
         """The inverse of :meth:`to_json`; a recipe of an older or newer version is refused if it has fields unknown here."""
-        plain: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
         experiment = plain.pop("experiment", cls.experiment)
         if experiment != cls.experiment:
-            raise ValueError(f"the recipe is one of experiment={experiment!r}; expected {cls.experiment!r}")
+            raise ValueError(
+                f"the recipe is one of experiment={experiment!r}; expected {cls.experiment!r}"
+            )
         unknown = sorted(set(plain) - {f.name for f in fields(cls)})
         if unknown:
             raise ValueError(f"the recipe has fields that are unknown here: {', '.join(unknown)}")
@@ -217,7 +251,9 @@ class Recipe:
         found = {name: value for name, value in self.to_json().items() if name not in CIRCUMSTANCES}
         if self.experiment == "classification":
             del found["experiment"]  # whose runs were the first, and are found by names without it
-        if self.root is not None and self.data != "cifar10":  # whose images are the same wherever they lie
+        if (
+            self.root is not None and self.data != "cifar10"
+        ):  # whose images are the same wherever they lie
             found["root"] = str(self.root)
         return found
 

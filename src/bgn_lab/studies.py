@@ -76,7 +76,11 @@ def _work(recipe: Recipe, folder: Path) -> dict[str, Any]:
 
 
 def run(
-    recipes: Mapping[str, Recipe], folder: Path, jobs: int, on_outcome: Callable[[Outcome], None], on_wait: Callable[[], None]
+    recipes: Mapping[str, Recipe],
+    folder: Path,
+    jobs: int,
+    on_outcome: Callable[[Outcome], None],
+    on_wait: Callable[[], None],
 ) -> None:
     """Run every recipe in ``folder/key``, at most ``jobs`` at a time, in the order given.
 
@@ -95,13 +99,22 @@ def run(
                     waiting[pool.submit(_work, recipe, folder / key)] = key, recipe
             while waiting:
                 over = wait(waiting, timeout=0.25, return_when=FIRST_COMPLETED).done
-                for future in sorted(over, key=lambda future: isinstance(future.exception(), BrokenProcessPool)):
+                for future in sorted(
+                    over, key=lambda future: isinstance(future.exception(), BrokenProcessPool)
+                ):
                     key, recipe = waiting.pop(future)
                     error = future.exception()
                     if isinstance(error, BrokenProcessPool):
                         raise error
                     result = None if error is not None else future.result()
-                    on_outcome(Outcome(key, recipe, result, "" if error is None else f"{type(error).__name__}: {error}"))
+                    on_outcome(
+                        Outcome(
+                            key,
+                            recipe,
+                            result,
+                            "" if error is None else f"{type(error).__name__}: {error}",
+                        )
+                    )
                 on_wait()
         except BrokenProcessPool:
             raise Broken from None

@@ -16,7 +16,10 @@ def _nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     while order.numel():
         best, order = order[0], order[1:]
         kept.append(best)
-        low, high = torch.max(boxes[best, :2], boxes[order, :2]), torch.min(boxes[best, 2:], boxes[order, 2:])
+        low, high = (
+            torch.max(boxes[best, :2], boxes[order, :2]),
+            torch.min(boxes[best, 2:], boxes[order, 2:]),
+        )
         overlap = (high - low).clamp(min=0).prod(1)
         area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
         order = order[overlap <= iou_threshold * (area[best] + area[order] - overlap)]
@@ -34,7 +37,9 @@ def declare_torchvision() -> None:
 @pytest.fixture
 def torchvision() -> Any:
     declare_torchvision()
-    module = pytest.importorskip("torchvision", reason="torchvision is not installed; make test-all installs it")
+    module = pytest.importorskip(
+        "torchvision", reason="torchvision is not installed; make test-all installs it"
+    )
     module.ops.boxes.nms = _nms
     return module
 
@@ -54,4 +59,6 @@ def monai() -> Any:
 @pytest.fixture
 def transformers() -> Any:
     declare_torchvision()
-    return pytest.importorskip("transformers", reason="transformers is not installed; make test-all installs it")
+    return pytest.importorskip(
+        "transformers", reason="transformers is not installed; make test-all installs it"
+    )

@@ -18,7 +18,9 @@ Batch = Callable[[int], Any]
 
 
 def nearest(groups: int) -> Callable[[Any], int]:
-    return lambda layer: bgn.nearest_groups(layer.running_mean.numel(), min(groups, layer.running_mean.numel()))
+    return lambda layer: bgn.nearest_groups(
+        layer.running_mean.numel(), min(groups, layer.running_mean.numel())
+    )
 
 
 def warmed(model: nn.Module) -> nn.Module:
@@ -26,7 +28,10 @@ def warmed(model: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for layer in normalisers(model).values():
-            for name, tensor in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]:
+            for name, tensor in [
+                *layer.named_parameters(recurse=False),
+                *layer.named_buffers(recurse=False),
+            ]:
                 if tensor.is_floating_point():
                     noise = torch.rand(tensor.shape, generator=generator)
                     tensor.copy_(0.1 * noise if name in ("bias", "running_mean") else 0.5 + noise)
@@ -47,7 +52,9 @@ def cycle(
     model.eval()
     before = output_of(model, batch(2))
     bgn.convert(model, num_groups=nearest(4))
-    layers = [layer for layer in normalisers(model).values() if "BatchGroupNorm" in type(layer).__name__]
+    layers = [
+        layer for layer in normalisers(model).values() if "BatchGroupNorm" in type(layer).__name__
+    ]
     assert layers
     after = output_of(model, batch(2))
     error = (after - before).abs().max().item() / before.abs().max().item()
@@ -67,7 +74,9 @@ def cycle(
             trail.append(loss.item())
         assert min(trail[3:]) < trail[0], trail
         losses[n] = f"{trail[0]:.2f} -> {min(trail[3:]):.2f}"
-        moved = next(layer for layer in normalisers(net).values() if "BatchGroupNorm" in type(layer).__name__)
+        moved = next(
+            layer for layer in normalisers(net).values() if "BatchGroupNorm" in type(layer).__name__
+        )
         assert moved.num_batches_tracked >= 6
 
     fresh = make()
@@ -89,7 +98,9 @@ def cycle(
 
 
 def images(size: int, channels: int = 3) -> Batch:
-    return lambda n: torch.randn(n, channels, size, size, generator=torch.Generator().manual_seed(n))
+    return lambda n: torch.randn(
+        n, channels, size, size, generator=torch.Generator().manual_seed(n)
+    )
 
 
 def classify(net: nn.Module, x: Tensor) -> Tensor:
@@ -103,7 +114,13 @@ def logits(net: nn.Module, x: Any) -> Tensor:
 
 
 def test_torchvision_resnet50(torchvision: Any) -> None:
-    net = cycle("torchvision ResNet-50", lambda: torchvision.models.resnet50(num_classes=10), images(64), classify, logits)
+    net = cycle(
+        "torchvision ResNet-50",
+        lambda: torchvision.models.resnet50(num_classes=10),
+        images(64),
+        classify,
+        logits,
+    )
     assert sum(p.numel() for p in net.parameters()) == 25_557_032 - 990 * 2049
 
 
@@ -116,13 +133,18 @@ def test_torchvision_faster_rcnn(torchvision: Any, frozen: bool) -> None:
         backbone = detection.backbone_utils.resnet_fpn_backbone(
             backbone_name="resnet50", weights=None, norm_layer=norm, trainable_layers=5
         )
-        model: nn.Module = detection.FasterRCNN(backbone, num_classes=5, min_size=96, max_size=128, box_score_thresh=0.0)
+        model: nn.Module = detection.FasterRCNN(
+            backbone, num_classes=5, min_size=96, max_size=128, box_score_thresh=0.0
+        )
         return model
 
     def batch(n: int) -> Any:
         generator = torch.Generator().manual_seed(n)
         pictures = [torch.rand(3, 96, 96 + 16 * i, generator=generator) for i in range(n)]
-        targets = [{"boxes": torch.tensor([[10.0, 10.0, 50.0, 60.0]]), "labels": torch.tensor([1 + i])} for i in range(n)]
+        targets = [
+            {"boxes": torch.tensor([[10.0, 10.0, 50.0, 60.0]]), "labels": torch.tensor([1 + i])}
+            for i in range(n)
+        ]
         return pictures, targets
 
     def loss_of(net: nn.Module, data: Any) -> Tensor:
@@ -137,12 +159,21 @@ def test_torchvision_faster_rcnn(torchvision: Any, frozen: bool) -> None:
             features = net.backbone(net.transform(data[0])[0].tensors)
         return torch.cat([f.flatten() for f in features.values()])
 
-    cycle(f"torchvision Faster R-CNN, ResNet-50 FPN{', frozen BN' if frozen else ''}", make, batch, loss_of, output_of, rate=1e-4)
+    cycle(
+        f"torchvision Faster R-CNN, ResNet-50 FPN{', frozen BN' if frozen else ''}",
+        make,
+        batch,
+        loss_of,
+        output_of,
+        rate=1e-4,
+    )
 
 
 def test_torchvision_deeplab(torchvision: Any) -> None:
     def make() -> nn.Module:
-        model: nn.Module = torchvision.models.segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None, num_classes=4)
+        model: nn.Module = torchvision.models.segmentation.deeplabv3_resnet50(
+            weights=None, weights_backbone=None, num_classes=4
+        )
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
@@ -152,7 +183,13 @@ def test_torchvision_deeplab(torchvision: Any) -> None:
         target = (torch.arange(x[:, 0].numel()) // 700 % 4).view(x[:, 0].shape)
         return nn.functional.cross_entropy(net(x)["out"], target)
 
-    cycle("torchvision DeepLabV3, ResNet-50", make, images(64), loss_of, lambda net, x: logits(lambda x: net(x)["out"], x))  # type: ignore[arg-type]
+    cycle(
+        "torchvision DeepLabV3, ResNet-50",
+        make,
+        images(64),
+        loss_of,
+        lambda net, x: logits(lambda x: net(x)["out"], x),
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["resnet26d", "efficientnet_b0", "regnety_002"])
@@ -175,7 +212,13 @@ def test_monai_unet_3d(monai: Any) -> None:
 
     def make() -> nn.Module:
         net: nn.Module = nets.UNet(
-            spatial_dims=3, in_channels=1, out_channels=2, channels=(8, 16, 32), strides=(2, 2), num_res_units=1, norm="batch"
+            spatial_dims=3,
+            in_channels=1,
+            out_channels=2,
+            channels=(8, 16, 32),
+            strides=(2, 2),
+            num_res_units=1,
+            norm="batch",
         )
         return net
 
@@ -190,7 +233,15 @@ def test_monai_unet_3d(monai: Any) -> None:
 
 
 def test_transformers_resnet(transformers: Any) -> None:
-    config = transformers.ResNetConfig(hidden_sizes=[32, 64, 128, 256], depths=[1, 1, 1, 1], num_labels=10)
+    config = transformers.ResNetConfig(
+        hidden_sizes=[32, 64, 128, 256], depths=[1, 1, 1, 1], num_labels=10
+    )
     make = lambda: transformers.ResNetForImageClassification(config)  # noqa: E731
     head = lambda net: lambda x: net(pixel_values=x).logits  # noqa: E731
-    cycle("transformers ResNet", make, images(64), lambda net, x: classify(head(net), x), lambda net, x: logits(head(net), x))
+    cycle(
+        "transformers ResNet",
+        make,
+        images(64),
+        lambda net, x: classify(head(net), x),
+        lambda net, x: logits(head(net), x),
+    )

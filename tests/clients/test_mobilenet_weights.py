@@ -44,16 +44,29 @@ def real_images(count: int) -> tuple[Tensor, Tensor]:
     spec = importlib.util.find_spec("timm")
     if spec is None or spec.submodule_search_locations is None:
         pytest.skip("the list of ImageNet's classes comes with timm, which is not installed")
-    synsets = (Path(spec.submodule_search_locations[0]) / "data/_info/imagenet_synsets.txt").read_text().split()
+    synsets = (
+        (Path(spec.submodule_search_locations[0]) / "data/_info/imagenet_synsets.txt")
+        .read_text()
+        .split()
+    )
     data = numpy.load(Path(folder) / "mini_imagenet84.npz")
     rows = numpy.random.default_rng(0).permutation(len(data["labels"]))[:count]
     jpeg, offsets = data["jpeg"].tobytes(), data["offsets"]
     pictures = [
-        pillow.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]])).convert("RGB").resize((224, 224), pillow.Resampling.BICUBIC)
+        pillow.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]]))
+        .convert("RGB")
+        .resize((224, 224), pillow.Resampling.BICUBIC)
         for i in rows
     ]
-    x = torch.from_numpy(numpy.stack([numpy.asarray(p) for p in pictures])).permute(0, 3, 1, 2).float() / 255
-    x = (x - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    x = (
+        torch.from_numpy(numpy.stack([numpy.asarray(p) for p in pictures]))
+        .permute(0, 3, 1, 2)
+        .float()
+        / 255
+    )
+    x = (x - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor(
+        [0.229, 0.224, 0.225]
+    ).view(3, 1, 1)
     return x, torch.tensor([synsets.index(data["wnids"][data["labels"][i]]) for i in rows])
 
 
@@ -73,7 +86,9 @@ def test_no_prediction_changes(mobilenet: Any) -> None:
         error = (after - before).abs().max().item()
         changed = int((after.argmax(1) != before.argmax(1)).sum())
         name = groups if isinstance(groups, int) else "C"
-        print(f"\nG = {name}: top-1 {accuracy:.1f} % of {len(y)}, {changed} predictions changed, largest difference {error:.1e}")
+        print(
+            f"\nG = {name}: top-1 {accuracy:.1f} % of {len(y)}, {changed} predictions changed, largest difference {error:.1e}"
+        )
         assert changed == 0
         folded = predict(bgn.fold(converted), x[:32])
         assert int((folded.argmax(1) != before[:32].argmax(1)).sum()) == 0
@@ -111,5 +126,7 @@ def test_first_step_in_training_mode(mobilenet: Any) -> None:
         with torch.no_grad():
             output = torch.cat([model(part) for part in x.split(2)])
         losses[name] = nn.functional.cross_entropy(output, y).item()
-        print(f"\n{name}: cross-entropy {losses[name]:.2f}, top-1 {100 * (output.argmax(1) == y).float().mean():.0f} %")
+        print(
+            f"\n{name}: cross-entropy {losses[name]:.2f}, top-1 {100 * (output.argmax(1) == y).float().mean():.0f} %"
+        )
     assert losses["BN, eval mode"] < losses["BGN, G = 1"] < losses["BN"]

@@ -11,7 +11,9 @@ from bgn_lab.training.stopping import Interrupted
 from bgn_lab.training.task import Task
 
 
-def same_bits(make: Callable[[], Task], folder: Path, at: tuple[int, int]) -> tuple[dict[str, Any], dict[str, Any]]:
+def same_bits(
+    make: Callable[[], Task], folder: Path, at: tuple[int, int]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a task whole, and in parts: interrupted at (epoch, step). Both end with the same weights; their results."""
     whole = run(make(), folder / "whole")
 

@@ -19,7 +19,11 @@ Seeds = tuple[float | str, ...]  # test accuracy in percent by seed; NAN; UNFINI
 # by normaliser and G; then by batch size. PN fails at 2 in both seeds, GBGN at 2 in one; a run of BGN with G = 8 is unfinished
 GRID: Mapping[tuple[str, int | None], tuple[Seeds, ...]] = {
     ("bgn", 8): ((78.0, 79.0), (81.0, 82.5), (83.0, UNFINISHED)),
-    ("bgn", None): ((75.0, 77.0), (82.0, 83.0), (84.2, 84.24)),  # at 32 the mean is 84.22: BN's after rounding
+    ("bgn", None): (
+        (75.0, 77.0),
+        (82.0, 83.0),
+        (84.2, 84.24),
+    ),  # at 32 the mean is 84.22: BN's after rounding
     ("pn", None): ((NAN, 10.2), (60.0, 61.0), (61.0, 62.0)),
     ("ln", None): ((71.0, 70.0), (70.0, 70.5), (69.0, 70.0)),
     ("gn", None): ((74.0, 74.5), (75.0, 76.0), (76.0, 76.1)),
@@ -42,7 +46,13 @@ def make(folder: Path, accuracy: float | str, images: int = 1800, **settings: An
     epochs = range(1, 1 + (recipe.epochs if isinstance(accuracy, float) else 1))
     for epoch in epochs:
         reached = final / 100 * epoch / recipe.epochs
-        metrics = {"epoch": epoch, "lr": 0.1, "seconds": 2.0, "images_per_second": 900.0, "train_loss": None if broken else 1.0}
+        metrics = {
+            "epoch": epoch,
+            "lr": 0.1,
+            "seconds": 2.0,
+            "images_per_second": 900.0,
+            "train_loss": None if broken else 1.0,
+        }
         metrics["train_accuracy"] = reached
         if not broken and recipe.validation:
             metrics |= {"validation_loss": 1.0, "validation_accuracy": reached}
@@ -54,7 +64,13 @@ def make(folder: Path, accuracy: float | str, images: int = 1800, **settings: An
 
 def result(recipe: Recipe, accuracy: float | str, images: int, epochs: int) -> dict[str, Any]:
     reached = None if isinstance(accuracy, str) else accuracy / 100
-    trouble = "" if reached is not None and reached > FLOOR else "guessing" if reached is not None else f"{accuracy} in epoch 1"
+    trouble = (
+        ""
+        if reached is not None and reached > FLOOR
+        else "guessing"
+        if reached is not None
+        else f"{accuracy} in epoch 1"
+    )
     layers = (("bn1", 16, 28), ("layer2.0.bn1", 32, 14), ("layer3.0.downsample.1", 64, 7))
     kind = "bgn" if recipe.norm == "gbgn" else recipe.norm
     rows = [
@@ -84,10 +100,20 @@ def result(recipe: Recipe, accuracy: float | str, images: int, epochs: int) -> d
     }
 
 
-def grid(folder: Path, table: Mapping[tuple[str, int | None], tuple[Seeds, ...]] = GRID, **settings: Any) -> Path:
+def grid(
+    folder: Path, table: Mapping[tuple[str, int | None], tuple[Seeds, ...]] = GRID, **settings: Any
+) -> Path:
     """All runs of a table, one column per batch size."""
     for (norm, groups), row in table.items():
         for size, seeds in zip(SIZES, row, strict=False):
             for seed, accuracy in enumerate(seeds):
-                make(folder, accuracy, norm=norm, groups=groups, batch_size=size, seed=seed, **settings)
+                make(
+                    folder,
+                    accuracy,
+                    norm=norm,
+                    groups=groups,
+                    batch_size=size,
+                    seed=seed,
+                    **settings,
+                )
     return folder

@@ -22,7 +22,9 @@ from bgn_lab.training.run import FINISHED, NOT_CONVERGED, Watcher, _result, run
 from bgn_lab.training.stopping import Interrupted
 from tests.lab.interrupting import same_bits
 
-TINY = AdaptationRecipe(norm="bgn", width=8, stride=4, epochs=3, warm=1, lr=0.01, limit=300, iterations=3)
+TINY = AdaptationRecipe(
+    norm="bgn", width=8, stride=4, epochs=3, warm=1, lr=0.01, limit=300, iterations=3
+)
 
 
 def some(data: Any, images: int = 200) -> DomainData:
@@ -108,7 +110,9 @@ class TestPlan:
         with bgn.domain(model.train(), "source"):
             model(torch.randn(4, 1, 28, 28))
         own.begin(2, model)
-        assert not torch.equal(norm["source"].running_mean, norm["target"].running_mean), "only once"
+        assert not torch.equal(norm["source"].running_mean, norm["target"].running_mean), (
+            "only once"
+        )
 
     def test_it_is_over_when_nothing_changes(self) -> None:
         own, _ = self.begun()
@@ -118,9 +122,13 @@ class TestPlan:
         own.plan["moved"] = torch.tensor([0.0, 0.0015, 0.0])
         assert not own.over()
 
-    def test_a_run_that_is_over_stops(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_run_that_is_over_stops(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         own = task(replace(TINY, epochs=9))
-        monkeypatch.setattr(own, "over", lambda: "labels" in own.plan and int(own.plan["done"]) >= 6)
+        monkeypatch.setattr(
+            own, "over", lambda: "labels" in own.plan and int(own.plan["done"]) >= 6
+        )
         result = run(own, tmp_path)
         assert result["epochs"] == 2
         assert run(task(replace(TINY, epochs=9)), tmp_path) == result
@@ -153,7 +161,9 @@ class TestPlan:
         assert torch.allclose(logits, ours[:30], atol=1e-5)
         expected = F.cross_entropy(ours[:30], y[:30])
         pairs = ((ours_f[30:], theirs_f), (ours[30:].softmax(1), theirs.softmax(1)))
-        expected = expected + 0.3 * sum(cdd(a.view(n // 3, 3, -1), b.view(n // 3, 3, -1), 10) for a, b in pairs)
+        expected = expected + 0.3 * sum(
+            cdd(a.view(n // 3, 3, -1), b.view(n // 3, 3, -1), 10) for a, b in pairs
+        )
         torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
 
     def test_rates(self) -> None:
@@ -173,9 +183,14 @@ def own_prepared(batch: Any) -> Any:
 
 
 def test_pretrained_first_layers_get_no_gradients(tmp_path: Path) -> None:
-    before = experiments.run(replace(experiments.recipe({"width": 8, "norm": "bn"}), limit=320, epochs=1), tmp_path / "before")
+    before = experiments.run(
+        replace(experiments.recipe({"width": 8, "norm": "bn"}), limit=320, epochs=1),
+        tmp_path / "before",
+    )
     assert before["epochs"] == 1
-    recipe = replace(TINY, warm=0, epochs=1, stride=None, weights=str(tmp_path / "before"), groups=4)
+    recipe = replace(
+        TINY, warm=0, epochs=1, stride=None, weights=str(tmp_path / "before"), groups=4
+    )
     own = task(recipe)
     model = own.build()
     own.begin(0, model)
@@ -185,11 +200,14 @@ def test_pretrained_first_layers_get_no_gradients(tmp_path: Path) -> None:
     assert all(p.grad is not None for name, p in model.named_parameters() if "layer2" in name)
     norm = model.get_submodule("backbone.bn1")
     assert isinstance(norm, bgn.DomainNorm)
-    assert int(norm["source"].num_batches_tracked) > int(norm["target"].num_batches_tracked), "they still track"
+    assert int(norm["source"].num_batches_tracked) > int(norm["target"].num_batches_tracked), (
+        "they still track"
+    )
 
 
 @pytest.mark.parametrize(
-    ("task", "text", "table"), [("ad", 1, 8), ("aw", 8, 1), ("da", 512, 512), ("dw", 32, 32), ("pt", None, None)]
+    ("task", "text", "table"),
+    [("ad", 1, 8), ("aw", 8, 1), ("da", 512, 512), ("dw", 32, 32), ("pt", None, None)],
 )
 def test_groups_of_the_paper(task: str, text: int | None, table: int | None) -> None:
     recipe = replace(TINY, task=task)
@@ -219,7 +237,20 @@ def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None
 
 @pytest.mark.slow
 def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["compare", "--experiment", "adaptation", "--norms", "bn", "bgn", "--epochs", "5", "--seeds", "1", "--limit", "300"]
+    words = [
+        "compare",
+        "--experiment",
+        "adaptation",
+        "--norms",
+        "bn",
+        "bgn",
+        "--epochs",
+        "5",
+        "--seeds",
+        "1",
+        "--limit",
+        "300",
+    ]
     assert cli.main([*words, "--out", str(tmp_path), "--width", "8", "--stride", "4"]) == 0
     out = capsys.readouterr().out
     assert "domain adaptation, resnet8" in out
@@ -233,7 +264,9 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_tables_have_a_column_for_each_task_and_their_mean() -> None:
     def made(norm: str, task: str, adapt: bool, seed: int, accuracy: float) -> Run:
-        recipe = AdaptationRecipe(norm=norm, task=task, adapt=adapt, seed=seed, weights=f"weights/{norm}")
+        recipe = AdaptationRecipe(
+            norm=norm, task=task, adapt=adapt, seed=seed, weights=f"weights/{norm}"
+        )
         names = {"a": ("amazon", 2817), "d": ("dslr", 498)}
         (source, ours), (target, theirs) = names[task[0]], names[task[1]]
         result = {
@@ -249,16 +282,22 @@ def test_tables_have_a_column_for_each_task_and_their_mean() -> None:
     ]  # fmt: skip
     (found,) = compare(runs)
     own = "BN", "BGN, paper's G"
-    assert found.labels == tuple(f"{label}{how}" for label in own for how in ("", ", source only")), "G is another for each task"
+    assert found.labels == tuple(
+        f"{label}{how}" for label in own for how in ("", ", source only")
+    ), "G is another for each task"
     assert [column.title for column in found.columns] == ["ad", "da", "mean"]
     assert found.at("BGN, paper's G", "da").text() == "81.0 ± 1.4"
     assert found.at("BGN, paper's G", "da").difference_text() == "+10.0 ± 0.0"
     assert found.at("BGN, paper's G", "mean").text() == "86.0 ± 1.4"
     assert found.at("BN, source only", "mean").text() == "61.0 ± 1.4"
-    assert found.at("BGN, paper's G, source only", "da").difference_text() == "+10.0 ± 0.0", "to BN without adaptation"
+    assert found.at("BGN, paper's G, source only", "da").difference_text() == "+10.0 ± 0.0", (
+        "to BN without adaptation"
+    )
     assert not found.at("BN, source only", "da").difference_text()
     assert "amazon 2,817, dslr 498" in found.caveats()
-    (less,) = compare([run for run in runs if not (run.recipe.norm == "bgn" and run.recipe.place == "da")])
+    (less,) = compare(
+        [run for run in runs if not (run.recipe.norm == "bgn" and run.recipe.place == "da")]
+    )
     assert less.at("BGN, paper's G", "mean").accuracy is None, "not of some of the tasks"
     assert text.measured(found).count("\n") == 6
 
@@ -269,7 +308,9 @@ def test_pretraining_of_ones_own(norm: str, tmp_path: Path) -> None:
     """For every normaliser: a network that was trained for classification goes on in adaptation, and knows more than without."""
     before = replace(experiments.recipe({"width": 8, "norm": norm}), stride=2, limit=2000, epochs=3)
     experiments.run(before, tmp_path / "before")
-    recipe = replace(TINY, norm=norm, stride=2, warm=0, epochs=1, limit=1000, iterations=30, groups=None)
+    recipe = replace(
+        TINY, norm=norm, stride=2, warm=0, epochs=1, limit=1000, iterations=30, groups=None
+    )
     if norm == "bgn":
         recipe = replace(recipe, groups=bgn.paper_groups(before.batch_size))
     known, unknown = replace(recipe, weights=str(tmp_path / "before")), recipe

@@ -36,7 +36,9 @@ def test_training_against_attacks_makes_robust(tmp_path: Path) -> None:
     assert hard["best_test_robust"] is not None
 
 
-TINY = replace(SMALL, limit=120, epochs=2, batch_size=40, strong_images=20, strong_steps=(2,), validation=0.2)
+TINY = replace(
+    SMALL, limit=120, epochs=2, batch_size=40, strong_images=20, strong_steps=(2,), validation=0.2
+)
 
 
 def test_a_run_that_is_interrupted_ends_with_the_same_bits(tmp_path: Path) -> None:
@@ -60,7 +62,10 @@ def test_the_best_epoch_is_chosen_on_validation_images(tmp_path: Path) -> None:
     result = experiments.run(replace(TINY, epochs=3, lr=0.03), tmp_path)
     epochs = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     best = max(epochs, key=lambda m: m["validation_robust"])
-    assert (result["best_epoch"], result["best_test_robust"]) == (best["epoch"], best["test_robust"])
+    assert (result["best_epoch"], result["best_test_robust"]) == (
+        best["epoch"],
+        best["test_robust"],
+    )
     assert result["test_robust"] == epochs[-1]["test_robust"]
 
 
@@ -73,7 +78,9 @@ def test_statistics_move_while_crafting_in_train_mode_only() -> None:
         attacked, _ = task.example(model, (x, y))
         assert model.training
         assert not torch.equal(attacked, x)
-        assert moved == any(not torch.equal(value, before[name]) for name, value in model.named_buffers())
+        assert moved == any(
+            not torch.equal(value, before[name]) for name, value in model.named_buffers()
+        )
 
 
 def test_values_are_used_as_they_are() -> None:
@@ -90,7 +97,9 @@ def test_the_papers_network() -> None:
     assert {row["G"] for row in rows} == {128}
     grouped = experiments.task(AdversarialRecipe(norm="gn")).build()
     kinds = [identify(layer) for layer in normalisers(grouped).values()]
-    assert [(kind.name, kind.num_groups) for kind in kinds if kind] == [("gn", 128)] * 5 + [("in", 128)] * 2
+    assert [(kind.name, kind.num_groups) for kind in kinds if kind] == [("gn", 128)] * 5 + [
+        ("in", 128)
+    ] * 2
 
 
 @pytest.mark.parametrize("name", ["wrn-11-2", "wrn-4-2", "wrn-10-0", "resnet8"])
@@ -119,5 +128,9 @@ def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None
 def test_layers_that_the_paper_has_as_batch_normalisation() -> None:
     """With G = 128 the last two layers have as many groups as channels."""
     model = experiments.task(AdversarialRecipe(norm="bgn")).build()
-    same = [m.num_groups == m.num_features for m in model.modules() if isinstance(m, layers.BatchGroupNorm2d)]
+    same = [
+        m.num_groups == m.num_features
+        for m in model.modules()
+        if isinstance(m, layers.BatchGroupNorm2d)
+    ]
     assert same == [False] * 5 + [True] * 2

@@ -58,19 +58,34 @@ def test_the_loss_in_place_of_the_reward_learns_the_opposite() -> None:
 
 
 @given(S=st.integers(1, 12), n=st.integers(1, 4), k=st.integers(2, 4), seed=st.integers(0, 100))
-def test_credits_are_the_least_squares_solution_of_least_norm(S: int, n: int, k: int, seed: int) -> None:
+def test_credits_are_the_least_squares_solution_of_least_norm(
+    S: int, n: int, k: int, seed: int
+) -> None:
     draws = torch.Generator().manual_seed(seed)
-    choices, losses = torch.randint(k, (S, n), generator=draws), torch.randn(S, generator=draws, dtype=torch.float64)
+    choices, losses = (
+        torch.randint(k, (S, n), generator=draws),
+        torch.randn(S, generator=draws, dtype=torch.float64),
+    )
     Z = torch.nn.functional.one_hot(choices, k).view(S, n * k).double()
     expected = (torch.linalg.pinv(Z, rtol=1e-9) @ losses).view(n, k)
     torch.testing.assert_close(agents.credits(choices, losses, k), expected, rtol=1e-6, atol=1e-8)
 
 
-@given(agents_=st.integers(1, 40), S=st.integers(2, 24), level=st.floats(-5, 5), seed=st.integers(0, 100))
-def test_policies_do_not_depend_on_the_level_of_the_loss(agents_: int, S: int, level: float, seed: int) -> None:
+@given(
+    agents_=st.integers(1, 40),
+    S=st.integers(2, 24),
+    level=st.floats(-5, 5),
+    seed=st.integers(0, 100),
+)
+def test_policies_do_not_depend_on_the_level_of_the_loss(
+    agents_: int, S: int, level: float, seed: int
+) -> None:
     """Also where there are fewer rounds than unknowns: what is tried often must not look bad for that."""
     draws = torch.Generator().manual_seed(seed)
-    choices, losses = torch.randint(K, (S, agents_), generator=draws), torch.randn(S, generator=draws, dtype=torch.float64)
+    choices, losses = (
+        torch.randint(K, (S, agents_), generator=draws),
+        torch.randn(S, generator=draws, dtype=torch.float64),
+    )
     found = []
     for shift in (0.0, level):
         state = agents.begin(agents_, K, S)

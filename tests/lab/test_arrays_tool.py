@@ -18,7 +18,16 @@ def script() -> Any:
 
 
 def test_arrays_that_the_laboratory_reads(script: Any, tmp_path: Path) -> None:
-    script.main([str(packed(tmp_path / "images.npz")), str(tmp_path / "new" / "out.npz"), "--train", "4", "--size", "8"])
+    script.main(
+        [
+            str(packed(tmp_path / "images.npz")),
+            str(tmp_path / "new" / "out.npz"),
+            "--train",
+            "4",
+            "--size",
+            "8",
+        ]
+    )
     data = load(Recipe(data=str(tmp_path / "new" / "out.npz"), validation=0))
     assert (data.classes, data.shape) == (("cow", "ant"), (3, 8, 8))
     assert (data.train.y.tolist(), data.test.y.tolist()) == ([0] * 4 + [1] * 4, [0] * 2 + [1] * 2)
@@ -32,7 +41,9 @@ def test_arrays_that_the_laboratory_reads(script: Any, tmp_path: Path) -> None:
         (["--split", "else"], "split='else' is not in .*expected one of train, val"),
     ],
 )
-def test_bad_input(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+def test_bad_input(
+    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     with pytest.raises(SystemExit):
         script.main([str(packed(tmp_path / "images.npz")), str(tmp_path / "out.npz"), *words])
     assert re.search(message, capsys.readouterr().err)

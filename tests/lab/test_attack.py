@@ -12,18 +12,24 @@ from bgn_lab.attack import PGD, ball
 
 def network(seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 3)).eval()
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 3)
+    ).eval()
 
 
 def images(count: int = 16) -> tuple[Tensor, Tensor]:
     draws = torch.Generator().manual_seed(1)
-    return torch.randint(256, (count, 1, 8, 8), generator=draws) / 255, torch.randint(3, (count,), generator=draws)
+    return torch.randint(256, (count, 1, 8, 8), generator=draws) / 255, torch.randint(
+        3, (count,), generator=draws
+    )
 
 
 @given(
     bound=st.floats(1e-4, 1), size=st.floats(1e-4, 1), steps=st.integers(0, 4), start=st.booleans(), restarts=st.integers(1, 3)
 )  # fmt: skip
-def test_never_outside_the_ball_or_the_range_of_images(bound: float, size: float, steps: int, start: bool, restarts: int) -> None:
+def test_never_outside_the_ball_or_the_range_of_images(
+    bound: float, size: float, steps: int, start: bool, restarts: int
+) -> None:
     x, y = images()
     found = PGD(bound, size, steps, start, restarts)(network(), x, y)
     assert float((found.double() - x.double()).abs().max()) <= bound, "exactly, not up to rounding"
@@ -60,7 +66,9 @@ def test_nothing_of_the_network_changes() -> None:
 def test_weights_get_no_gradients_on_the_way() -> None:
     """A backward pass to the images alone computes none for the weights, which is a third of the work."""
     model, (x, y) = network(), images()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as seen:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True
+    ) as seen:
         PGD(0.1, 0.02, 1)(model, x, y)
     made = [event for event in seen.events() if event.name == "aten::convolution_backward"]
     assert len(made) == 1

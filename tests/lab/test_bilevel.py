@@ -23,7 +23,9 @@ class Mixed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mix = self.alphas.softmax(1)
-        x = torch.tanh(self.norm(sum(w * own(x) for w, own in zip(mix[0], self.first, strict=True))))
+        x = torch.tanh(
+            self.norm(sum(w * own(x) for w, own in zip(mix[0], self.first, strict=True)))
+        )
         total: Tensor = sum(w * own(x) for w, own in zip(mix[1], self.second, strict=True))  # type: ignore[assignment]
         return total
 
@@ -36,7 +38,9 @@ def model() -> Mixed:
 
 def batch(seed: int) -> tuple[Tensor, Tensor]:
     draws = torch.Generator().manual_seed(seed)
-    return torch.randn(12, 5, generator=draws, dtype=torch.float64), torch.randint(3, (12,), generator=draws)
+    return torch.randn(12, 5, generator=draws, dtype=torch.float64), torch.randint(
+        3, (12,), generator=draws
+    )
 
 
 def sgd(model: Mixed, momentum: float = 0.9) -> torch.optim.Optimizer:
@@ -48,7 +52,9 @@ def exact(model: Mixed, optimizer: torch.optim.Optimizer) -> Tensor:
     """By differentiating the step itself."""
     (x, y), (new_x, new_y) = batch(1), batch(2)
     weights = {name: p for name, p in model.named_parameters() if name != "alphas"}
-    gradients = torch.autograd.grad(F.cross_entropy(model(x), y), list(weights.values()), create_graph=True)
+    gradients = torch.autograd.grad(
+        F.cross_entropy(model(x), y), list(weights.values()), create_graph=True
+    )
     after = {}
     for (name, w), gradient in zip(weights.items(), gradients, strict=True):
         buffer = optimizer.state.get(w, {}).get("momentum_buffer", torch.zeros_like(w))
@@ -70,7 +76,9 @@ def test_second_order(model: Mixed, steps: int) -> None:
     (found,) = second_order(model, [model.alphas], batch(1), batch(2), Step(optimizer, RATE))
     (rough,) = first_order(model, [model.alphas], batch(2))
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
-    assert float((rough - expected).norm()) > 50 * float((found - expected).norm()), "first order is another"
+    assert float((rough - expected).norm()) > 50 * float((found - expected).norm()), (
+        "first order is another"
+    )
 
 
 def test_weights_stay_to_the_bit_and_get_no_gradients(model: Mixed) -> None:
@@ -90,7 +98,9 @@ def test_the_step_is_that_of_the_optimizer(model: Mixed) -> None:
         if i == 0:
             optimizer.step()
     weights = {name: p for name, p in model.named_parameters() if name != "alphas"}
-    ahead = Step(optimizer, RATE)(weights, {name: p.grad for name, p in weights.items() if p.grad is not None})
+    ahead = Step(optimizer, RATE)(
+        weights, {name: p.grad for name, p in weights.items() if p.grad is not None}
+    )
     optimizer.step()
     for name, p in weights.items():
         torch.testing.assert_close(ahead[name], p)

@@ -103,7 +103,9 @@ def test_the_mixture_is_the_straightforward_one(layout: torch.memory_format) -> 
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 2, 4, 10), (2, 2, 7, 8), (1, 1, 2, 2)])
-def test_dilation_by_parts_is_dilation(size: int, stride: int, shape: tuple[int, int, int, int]) -> None:
+def test_dilation_by_parts_is_dilation(
+    size: int, stride: int, shape: tuple[int, int, int, int]
+) -> None:
     torch.manual_seed(0)
     own = Alone(shape[1], size, stride, 2).double()
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -118,7 +120,9 @@ def test_gradients_of_a_mixture() -> None:
     torch.manual_seed(0)
     weights = torch.randn(3, dtype=torch.float64, requires_grad=True)
     parts = [torch.randn(2, 3, dtype=torch.float64, requires_grad=i != 1) for i in range(3)]
-    torch.testing.assert_close(mixture(weights, parts), sum(w * part for w, part in zip(weights, parts, strict=True)))
+    torch.testing.assert_close(
+        mixture(weights, parts), sum(w * part for w, part in zip(weights, parts, strict=True))
+    )
 
     def apply(*all_of_them: torch.Tensor) -> torch.Tensor:
         return mixture(all_of_them[0], all_of_them[1:])
@@ -144,10 +148,17 @@ def test_only_what_is_chosen_is_computed() -> None:
 def test_a_found_network_is_the_mixture_with_the_same_operations() -> None:
     """Where all edges are there and no pool is, whose normaliser is for searching only, both compute the same."""
     torch.manual_seed(0)
-    cell = tuple(tuple(Edge("dil_conv_3x3", state) for state in range(2 + node)) for node in range(4))
-    search, found = SearchNetwork(4, 3, 10, plain).double(), FoundNetwork(Genotype(cell, cell), 4, 3, 10, plain, False).double()
+    cell = tuple(
+        tuple(Edge("dil_conv_3x3", state) for state in range(2 + node)) for node in range(4)
+    )
+    search, found = (
+        SearchNetwork(4, 3, 10, plain).double(),
+        FoundNetwork(Genotype(cell, cell), 4, 3, 10, plain, False).double(),
+    )
     chosen = [[OPERATIONS.index("dil_conv_3x3")] * 14] * 3
-    ours = {k: v for k, v in search.state_dict().items() if ".edges." not in k or k.split(".")[4] == "6"}
+    ours = {
+        k: v for k, v in search.state_dict().items() if ".edges." not in k or k.split(".")[4] == "6"
+    }
     theirs = found.state_dict()
     weights = [v for v in ours.values() if v.dim() == 4]
     assert len(weights) == sum(v.dim() == 4 for v in theirs.values())
@@ -195,9 +206,13 @@ def test_every_normaliser_trains_a_step(norm: str) -> None:
     assert alphas.grad is not None
     assert float(alphas.grad.abs().sum()) > 0
     found: Any = FoundNetwork(NAMED["DARTS_V2"], 4, 3, 10, make)
-    degenerate = pytest.warns(UserWarning, match="one element and outputs the bias alone")  # on 1x1 maps
+    degenerate = pytest.warns(
+        UserWarning, match="one element and outputs the bias alone"
+    )  # on 1x1 maps
     with degenerate if norm == "in" else nullcontext():
         logits, beside = found(x, both=True)
         assert found.eval()(x).shape == (4, 10)
-    (nn.functional.cross_entropy(logits, y) + 0.4 * nn.functional.cross_entropy(beside, y)).backward()
+    (
+        nn.functional.cross_entropy(logits, y) + 0.4 * nn.functional.cross_entropy(beside, y)
+    ).backward()
     assert all(p.grad is not None for p in found.parameters())

@@ -41,14 +41,19 @@ def same(a: Path, b: Path) -> None:
     for name in one:
         assert torch.equal(one[name], two[name]), name
     timeless = [
-        [{k: v for k, v in json.loads(line).items() if "second" not in k} for line in (folder / METRICS).read_text().splitlines()]
+        [
+            {k: v for k, v in json.loads(line).items() if "second" not in k}
+            for line in (folder / METRICS).read_text().splitlines()
+        ]
         for folder in (a, b)
     ]
     assert timeless[0] == timeless[1]
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"accumulate": 2, "nesterov": True, "width": 8, "channels_last": True}, {"amp": True}], ids=str
+    "changes",
+    [{}, {"accumulate": 2, "nesterov": True, "width": 8, "channels_last": True}, {"amp": True}],
+    ids=str,
 )
 def test_resumed_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     recipe = replace(RECIPE, **changes)
@@ -80,7 +85,9 @@ def test_checkpoints_within_the_epoch(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         experiments.run(recipe, tmp_path / "killed", Watcher(step=look))
-    experiments.run(recipe, tmp_path / "killed", Watcher(step=lambda epoch, step: seen.append((epoch, step))))
+    experiments.run(
+        recipe, tmp_path / "killed", Watcher(step=lambda epoch, step: seen.append((epoch, step)))
+    )
     assert seen[0] == (1, 7), "six steps were saved, the seventh was not"
     experiments.run(recipe, tmp_path / "whole")
     same(tmp_path / "whole", tmp_path / "killed")
@@ -95,15 +102,31 @@ def test_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
         f"--{name.replace('_', '-')}={getattr(recipe, name)}"
         for name in ("norm", "groups", "width", "limit", "batch_size", "epochs", "lr")
     ]
-    command = [sys.executable, "-m", "bgn_lab", "run", "classification", *options, "--out", str(tmp_path / "killed")]
+    command = [
+        sys.executable,
+        "-m",
+        "bgn_lab",
+        "run",
+        "classification",
+        *options,
+        "--out",
+        str(tmp_path / "killed"),
+    ]
     kills = 0
     for _ in range(3):
         child = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         seen = len(_lines(tmp_path / "killed"))
         deadline = time.monotonic() + 120
-        while len(_lines(tmp_path / "killed")) == seen and child.poll() is None and time.monotonic() < deadline:
+        while (
+            len(_lines(tmp_path / "killed")) == seen
+            and child.poll() is None
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.005)
         time.sleep(float(torch.rand((), generator=draws)) * 0.1)
         child.send_signal(signal.SIGKILL)
@@ -111,7 +134,12 @@ def test_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
         assert child.stderr is not None
         child.stderr.close()
     assert kills > 0
-    assert subprocess.run(command, capture_output=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode == 0
+    assert (
+        subprocess.run(
+            command, capture_output=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        ).returncode
+        == 0
+    )
     experiments.run(recipe, tmp_path / "whole")
     same(tmp_path / "whole", tmp_path / "killed")
     assert not list((tmp_path / "killed").glob(".*")), "no drafts of files are left"
@@ -132,7 +160,10 @@ def test_truncated_checkpoint(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for size in (0, 4, 100, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(ValueError, match="checkpoint.safetensors is damaged .* remove it to begin this run anew"):
+        with pytest.raises(
+            ValueError,
+            match="checkpoint.safetensors is damaged .* remove it to begin this run anew",
+        ):
             experiments.run(RECIPE, tmp_path / "run")
         assert path.read_bytes() == whole[:size]
 

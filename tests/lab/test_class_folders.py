@@ -40,7 +40,9 @@ def packed(path: Path, **changes: Any) -> Path:
         "class_names": np.array(["cow", "ant", "bee"]),
         "wnids": np.array(WNIDS),
     }
-    np.savez(path, **{name: array for name, array in {**arrays, **changes}.items() if array is not None})
+    np.savez(
+        path, **{name: array for name, array in {**arrays, **changes}.items() if array is not None}
+    )
     return path
 
 
@@ -50,7 +52,11 @@ def file(tmp_path: Path) -> Path:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_the_last_images_of_each_class_are_for_testing(
@@ -58,17 +64,23 @@ def test_the_last_images_of_each_class_are_for_testing(
 ) -> None:
     script.main([str(file), str(tmp_path / "out"), "--test-share", "0.33"])
     expected = {
-        f"{'val' if i >= 12 else 'train'}/{WNIDS[i % 3]}/{WNIDS[i % 3]}_{i}.JPEG": JPEGS[i] for i in range(18) if i % 3 < 2
+        f"{'val' if i >= 12 else 'train'}/{WNIDS[i % 3]}/{WNIDS[i % 3]}_{i}.JPEG": JPEGS[i]
+        for i in range(18)
+        if i % 3 < 2
     }
     assert tree(tmp_path / "out") == expected
-    assert capsys.readouterr().out == f"{tmp_path / 'out'}: 2 classes, 8 images in train, 4 in val\n"
+    assert (
+        capsys.readouterr().out == f"{tmp_path / 'out'}: 2 classes, 8 images in train, 4 in val\n"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images.npz", "out"]
 
 
 def test_the_laboratory_reads_it(script: Any, file: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()  # an empty folder is as good as none
     script.main([str(file), str(tmp_path / "out"), "--classes", "2"])
-    data = load(Recipe(data="imagenet", root=tmp_path / "out", image_size=8, decoders=0, validation=0))
+    data = load(
+        Recipe(data="imagenet", root=tmp_path / "out", image_size=8, decoders=0, validation=0)
+    )
     assert data.classes == ("n01", "n03")
     assert (len(data.train), len(data.test)) == (10, 2)
     assert next(data.train.evaluation(10))[0].shape == (10, 3, 8, 8)
@@ -79,11 +91,19 @@ def test_the_laboratory_reads_it(script: Any, file: Path, tmp_path: Path) -> Non
     [
         (["--classes", "3"], "--classes 3 is out of range; expected 2 to 2, the classes of train"),
         (["--split", "test"], "--split test is not known; accepted: train, val"),
-        (["--test-share", "1"], "--test-share 1.0 of a class of 6 images; expected a share between 0 and 1"),
+        (
+            ["--test-share", "1"],
+            "--test-share 1.0 of a class of 6 images; expected a share between 0 and 1",
+        ),
     ],
 )
 def test_a_wrong_option(
-    script: Any, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+    script: Any,
+    file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         script.main([str(file), str(tmp_path / "out"), *options])
@@ -95,19 +115,35 @@ def test_a_wrong_option(
     ("changes", "message"),
     [
         ({"wnids": None}, "has no wnids; expected jpeg, offsets,"),
-        ({"wnids": np.array(["n01", "../n02", "n03"])}, "has the wnid '../n02'; expected the name of a folder"),
-        ({"wnids": np.array([object()])}, "cannot be read as an .npz file: Object arrays cannot be loaded"),
+        (
+            {"wnids": np.array(["n01", "../n02", "n03"])},
+            "has the wnid '../n02'; expected the name of a folder",
+        ),
+        (
+            {"wnids": np.array([object()])},
+            "cannot be read as an .npz file: Object arrays cannot be loaded",
+        ),
         ({"labels": np.zeros(17, np.uint8)}, "has 17 labels, 18 entries of split and 19 offsets"),
-        ({"labels": np.full(18, 3)}, "has labels up to 3 for 3 wnids; expected a different one for each label"),
+        (
+            {"labels": np.full(18, 3)},
+            "has labels up to 3 for 3 wnids; expected a different one for each label",
+        ),
         ({"wnids": np.array(["n01", "n01", "n02"])}, "has labels up to 2 for 3 wnids"),
-        ({"split": np.zeros(0), "labels": np.zeros(0, int), "offsets": np.zeros(1, int)}, "out of range; expected 2 to 0"),
+        (
+            {"split": np.zeros(0), "labels": np.zeros(0, int), "offsets": np.zeros(1, int)},
+            "out of range; expected 2 to 0",
+        ),
         ({"offsets": np.arange(19)}, "has offsets that do not rise"),
         ({"offsets": 100 + np.cumsum([0, *map(len, JPEGS)])}, "has offsets that do not rise"),
         ({"offsets": np.arange(2, 40, 2)}, "is no JPEG: it begins with ffe0, expected ffd8"),
     ],
 )
 def test_a_wrong_file(
-    script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
+    script: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    message: str,
 ) -> None:
     file = packed(tmp_path / "images.npz", **changes)
     with pytest.raises(SystemExit, match="2"):
@@ -124,7 +160,9 @@ def test_a_file_that_is_missing_or_damaged(script: Any, file: Path, tmp_path: Pa
         script.jpegs.read(file)
 
 
-def test_what_is_there_stays(script: Any, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_there_stays(
+    script: Any, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")
     with pytest.raises(SystemExit, match="2"):

@@ -31,7 +31,13 @@ def test_every_normaliser_learns(tmp_path: Path, norm: str) -> None:
     metrics = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
     assert [m["epoch"] for m in metrics] == [1, 2]
     assert metrics[1]["train_loss"] < metrics[0]["train_loss"]
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {RECIPE, ABOUT, METRICS, RESULT, WEIGHTS}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        RECIPE,
+        ABOUT,
+        METRICS,
+        RESULT,
+        WEIGHTS,
+    }
     about = json.loads((tmp_path / "run" / ABOUT).read_text())
     assert about["torch"] == torch.__version__
     assert Recipe.from_json(json.loads((tmp_path / "run" / RECIPE).read_text())).norm == norm
@@ -58,10 +64,14 @@ def test_a_loss_that_explodes_did_not_converge(tmp_path: Path) -> None:
     assert result["test_accuracy"] is None
     last = json.loads((tmp_path / "run" / METRICS).read_text().splitlines()[-1])
     assert last["train_loss"] is None
-    assert experiments.run(replace(SMALL, norm="bn", limit=400, lr=1e30), tmp_path / "run") == result
+    assert (
+        experiments.run(replace(SMALL, norm="bn", limit=400, lr=1e30), tmp_path / "run") == result
+    )
 
 
-def test_a_loss_that_exploded_before_the_run_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_exploded_before_the_run_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = replace(SMALL, norm="bn", limit=400, lr=1e30)
     whole = experiments.run(recipe, tmp_path / "whole")
     with monkeypatch.context() as patched:
@@ -69,7 +79,9 @@ def test_a_loss_that_exploded_before_the_run_was_killed(tmp_path: Path, monkeypa
         with pytest.raises(KeyboardInterrupt):
             experiments.run(recipe, tmp_path / "killed")
     result = experiments.run(recipe, tmp_path / "killed")
-    assert {k: v for k, v in result.items() if k != "seconds"} == {k: v for k, v in whole.items() if k != "seconds"}
+    assert {k: v for k, v in result.items() if k != "seconds"} == {
+        k: v for k, v in whole.items() if k != "seconds"
+    }
 
 
 def raise_interrupt(*_: object) -> None:
@@ -85,7 +97,11 @@ def test_guessing_did_not_converge(tmp_path: Path) -> None:
     result = experiments.run(replace(SMALL, limit=100, epochs=1, lr=1e-9), tmp_path / "run")
     assert result["status"] == NOT_CONVERGED
     assert "guessing reaches 10.00%" in result["reason"]
-    assert result["test_accuracy"] <= result["floor"] == pytest.approx(0.1 + 3 * math.sqrt(0.09 / 2000))
+    assert (
+        result["test_accuracy"]
+        <= result["floor"]
+        == pytest.approx(0.1 + 3 * math.sqrt(0.09 / 2000))
+    )
 
 
 def test_median_of_the_last_epochs(tmp_path: Path) -> None:
@@ -99,7 +115,10 @@ def test_median_of_the_last_epochs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 2000}, "batch_size=2000 times simulate_workers=1 times accumulate=1 exceeds the 1350 training images"),
+        (
+            {"batch_size": 2000},
+            "batch_size=2000 times simulate_workers=1 times accumulate=1 exceeds the 1350 training images",
+        ),
         ({"groups": 100_000}, "num_groups=100000 exceeds the"),
         ({"model": "resnet9"}, "model='resnet9' is not known"),
         ({"data": "cifar"}, "data='cifar' is not known; .*did you mean 'cifar10'"),
@@ -107,11 +126,16 @@ def test_median_of_the_last_epochs(tmp_path: Path) -> None:
         ({"device": "meta"}, "device='meta' cannot be used; expected cpu, cuda or mps"),
         ({"image_size": 14}, "image_size=14 is for folders of images"),
         ({"device": "abacus"}, "device='abacus' cannot be used"),
-        ({"width": 4, "channels_last": True}, "width=4 with channels_last: torch's convolutions crash"),
+        (
+            {"width": 4, "channels_last": True},
+            "width=4 with channels_last: torch's convolutions crash",
+        ),
         ({"schedule": "cosines"}, "schedule='cosines' is not known; .*did you mean 'cosine'"),
     ],
 )
-def test_bad_input_is_refused_before_anything_is_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         experiments.run(replace(SMALL, **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -129,7 +153,9 @@ def test_accumulated_gradients_are_those_of_the_large_batch() -> None:
         x, y = loop.Prepare(images, recipe)(batch)
         batches = list(zip(x.double().split(size), y.split(size), strict=True))
         scaler = torch.amp.GradScaler(enabled=False)
-        loop.train(model, optimizer, batches, recipe, loop.classify, lambda _: 0.1, scaler, lambda *_: None)
+        loop.train(
+            model, optimizer, batches, recipe, loop.classify, lambda _: 0.1, scaler, lambda *_: None
+        )
         steps[size] = nn.utils.parameters_to_vector(model.parameters()).detach()
     torch.testing.assert_close(steps[8], steps[16], rtol=1e-10, atol=1e-12)
 
@@ -158,7 +184,9 @@ def test_images_reach_the_network_normalised() -> None:
 
 
 @pytest.mark.parametrize("damaged", ["refuse", "skip"])
-def test_a_damaged_test_image_turns_up_at_once(tmp_path: Path, damaged: Literal["refuse", "skip"]) -> None:
+def test_a_damaged_test_image_turns_up_at_once(
+    tmp_path: Path, damaged: Literal["refuse", "skip"]
+) -> None:
     for part, count in (("train", 20), ("val", 5)):
         for name in ("light", "dark"):
             (tmp_path / part / name).mkdir(parents=True)
@@ -166,7 +194,15 @@ def test_a_damaged_test_image_turns_up_at_once(tmp_path: Path, damaged: Literal[
                 colour = 128 + i if name == "light" else 128 - i
                 Image.new("RGB", (16, 16), (colour,) * 3).save(tmp_path / part / name / f"{i}.png")
     (tmp_path / "val" / "dark" / "broken.png").write_bytes(b"no image")
-    recipe = Recipe(data=str(tmp_path), width=4, image_size=16, batch_size=4, epochs=1, decoders=0, damaged=damaged)
+    recipe = Recipe(
+        data=str(tmp_path),
+        width=4,
+        image_size=16,
+        batch_size=4,
+        epochs=1,
+        decoders=0,
+        damaged=damaged,
+    )
     if damaged == "refuse":
         with pytest.raises(ValueError, match="broken.png cannot be read as an image"):
             experiments.run(recipe, tmp_path / "run")
@@ -184,7 +220,9 @@ def test_without_validation_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{"compile": True}, {"amp": True}, {"amp": True, "channels_last": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"compile": True}, {"amp": True}, {"amp": True, "channels_last": True}], ids=str
+)
 def test_other_ways_to_compute_learn_too(tmp_path: Path, changes: dict[str, Any]) -> None:
     result = experiments.run(replace(SMALL, norm="bgn", groups=4, **changes), tmp_path / "run")
     assert result["test_accuracy"] > 0.45

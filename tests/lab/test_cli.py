@@ -13,7 +13,21 @@ import pytest
 from bgn_lab import cli, files
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-TINY = ["--norms", "bn", "bgn", "--batch-sizes", "8", "--width", "4", "--limit", "200", "--epochs", "2", "--jobs", "2"]
+TINY = [
+    "--norms",
+    "bn",
+    "bgn",
+    "--batch-sizes",
+    "8",
+    "--width",
+    "4",
+    "--limit",
+    "200",
+    "--epochs",
+    "2",
+    "--jobs",
+    "2",
+]
 
 
 def test_overview_and_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,9 +53,15 @@ def test_overview_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["compare", "--model", "resnet51"], "model='resnet51' is not known"),
         (["compare", "--data", "fashion-mnits"], "did you mean 'fashion-mnist'?"),
-        (["compare", "--groups", "paper", "many"], "groups='many' is neither a positive number nor 'paper'"),
+        (
+            ["compare", "--groups", "paper", "many"],
+            "groups='many' is neither a positive number nor 'paper'",
+        ),
         (["compare", "--jobs", "0"], "jobs=0 is not positive"),
-        (["compare", "--norms", "bn", "--groups", "many"], "groups='many' is neither a positive number nor 'paper'"),
+        (
+            ["compare", "--norms", "bn", "--groups", "many"],
+            "groups='many' is neither a positive number nor 'paper'",
+        ),
         (["compare", "--batch-sizes", "0"], "batch_size=0 is not positive"),
         (
             ["compare", "--batch-sizes", "100000"],
@@ -53,7 +73,11 @@ def test_overview_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_bad_words(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(words) == 2
@@ -68,7 +92,9 @@ def test_an_option_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> No
     assert "--batch-sizes" in capsys.readouterr().err
 
 
-def test_compare_then_nothing_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_then_nothing_left_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     assert cli.main(["compare", *TINY, "--out", str(out)]) == 0
     text = capsys.readouterr().out
@@ -77,7 +103,11 @@ def test_compare_then_nothing_left_to_do(tmp_path: Path, capsys: pytest.CaptureF
         path.name for path in out.iterdir()
     }
     (found,) = json.loads((out / "results.json").read_text())
-    assert {(c["normaliser"], len(c["runs"])) for c in found["cells"]} == {("BN", 2), ("BGN, paper's G", 2), ("BGN, G = 8", 2)}
+    assert {(c["normaliser"], len(c["runs"])) for c in found["cells"]} == {
+        ("BN", 2),
+        ("BGN, paper's G", 2),
+        ("BGN, G = 8", 2),
+    }
     begin = time.monotonic()
     assert cli.main(["compare", *TINY, "--out", str(out)]) == 0
     assert "6 of 6 runs are there already" in capsys.readouterr().out
@@ -86,9 +116,24 @@ def test_compare_then_nothing_left_to_do(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_interrupted_and_gone_on(tmp_path: Path) -> None:
     """SIGINT to the parent alone, as from a scheduler: what is done stays, a report is there, no process is left."""
-    command = [sys.executable, "-m", "bgn_lab", "compare", *TINY, "--seeds", "6", "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "bgn_lab",
+        "compare",
+        *TINY,
+        "--seeds",
+        "6",
+        "--out",
+        str(tmp_path),
+    ]
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT, preexec_fn=_hear_interrupts
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ENVIRONMENT,
+        preexec_fn=_hear_interrupts,
     )
     assert child.stdout is not None
     for line in child.stdout:
@@ -100,12 +145,16 @@ def test_interrupted_and_gone_on(tmp_path: Path) -> None:
     child.stdout.close()
     assert child.wait(60) == 130
     assert "the same command goes on from there" in rest
-    done = {path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")}
+    done = {
+        path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")
+    }
     assert 2 <= len(done) < 18
     assert (tmp_path / "report.html").exists()
     assert workers
     deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
+    while (
+        any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
     again = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
@@ -144,10 +193,16 @@ def test_out_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_process_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bgn_lab", "compare", *TINY, "--out", str(tmp_path)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT)
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
+    )
     assert child.stdout is not None
     next(line for line in child.stdout if line.startswith("[1/6]"))
-    training = [pid for pid in _children(child.pid) if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+    training = [
+        pid
+        for pid in _children(child.pid)
+        if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
     os.kill(training[0], signal.SIGKILL)
     rest = child.stdout.read()
     child.stdout.close()
@@ -157,7 +212,9 @@ def test_a_process_that_is_killed(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stdout + again.stderr
 
 
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_fails_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     assert cli.main(["compare", *TINY, "--seeds", "1", "--out", str(out)]) == 0
     broken = next((out / "runs").glob("*-bn-*"))
@@ -173,6 +230,8 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytes
 
 def test_without_the_laboratorys_packages() -> None:
     code = "import sys; sys.modules['tyro'] = None; sys.argv[1:] = ['compare']; import bgn_lab.__main__ as m; sys.exit(m.main())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert found.returncode == 2
     assert "pip install 'batch-group-norm[lab]'" in found.stderr

@@ -10,10 +10,22 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from bgn_lab.clustering import MOST, TOLERANCE, Clusters, centres, cluster, distance, match, shift, trusted
+from bgn_lab.clustering import (
+    MOST,
+    TOLERANCE,
+    Clusters,
+    centres,
+    cluster,
+    distance,
+    match,
+    shift,
+    trusted,
+)
 
 
-def clouds(K: int, each: int, D: int, seed: int = 0, spread: float = 0.3) -> tuple[Tensor, Tensor, Tensor]:
+def clouds(
+    K: int, each: int, D: int, seed: int = 0, spread: float = 0.3
+) -> tuple[Tensor, Tensor, Tensor]:
     """Features around K directions, their classes, and the directions."""
     draws = torch.Generator().manual_seed(seed)
     ways = F.normalize(torch.randn(K, D, generator=draws, dtype=torch.float64), dim=1)
@@ -23,7 +35,9 @@ def clouds(K: int, each: int, D: int, seed: int = 0, spread: float = 0.3) -> tup
     return lengths * (ways[y] + noise), y, ways
 
 
-def slow(features: list[list[float]], start: list[list[float]]) -> tuple[list[int], list[list[float]]]:
+def slow(
+    features: list[list[float]], start: list[list[float]]
+) -> tuple[list[int], list[list[float]]]:
     """By the definition, one image at a time, without the matching."""
 
     def apart(a: list[float], b: list[float]) -> float:
@@ -47,20 +61,32 @@ def slow(features: list[list[float]], start: list[list[float]]) -> tuple[list[in
     return [nearest(x, now) for x in features], now
 
 
-@given(K=st.integers(1, 5), each=st.integers(1, 8), D=st.integers(2, 6), seed=st.integers(0, 50), spread=st.floats(0.1, 3))
+@given(
+    K=st.integers(1, 5),
+    each=st.integers(1, 8),
+    D=st.integers(2, 6),
+    seed=st.integers(0, 50),
+    spread=st.floats(0.1, 3),
+)
 def test_as_defined(K: int, each: int, D: int, seed: int, spread: float) -> None:
     features, _, ways = clouds(K, each, D, seed, spread)
-    start = ways + 0.2 * torch.randn(K, D, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    start = ways + 0.2 * torch.randn(
+        K, D, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64
+    )
     labels, now = slow(features.tolist(), start.tolist())
     found = cluster(features, start)
     own = match(torch.tensor(now, dtype=torch.float64), start)
     assert torch.equal(found.labels, own[labels])
     torch.testing.assert_close(found.centres[own], torch.tensor(now, dtype=torch.float64))
-    torch.testing.assert_close(found.distances, distance(features, found.centres)[range(len(features)), found.labels])
+    torch.testing.assert_close(
+        found.distances, distance(features, found.centres)[range(len(features)), found.labels]
+    )
 
 
 def test_an_assignment_is_that_of_scikit_learn() -> None:
-    sklearn = pytest.importorskip("sklearn.cluster", reason="scikit-learn is not installed; make test-all installs it")
+    sklearn = pytest.importorskip(
+        "sklearn.cluster", reason="scikit-learn is not installed; make test-all installs it"
+    )
     features, _, ways = clouds(6, 30, 8, spread=2.0)
     on_sphere, start = F.normalize(features, dim=1).numpy(), F.normalize(ways, dim=1).numpy()
     theirs = sklearn.KMeans(6, init=start, n_init=1, max_iter=1).fit(on_sphere)
@@ -86,7 +112,10 @@ def test_matching_minimises_the_sum() -> None:
 
 
 def test_an_empty_cluster_goes_back_to_where_it_began() -> None:
-    features, start = torch.tensor([[1.0, 0.0], [1.0, 0.1]]), torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    features, start = (
+        torch.tensor([[1.0, 0.0], [1.0, 0.1]]),
+        torch.tensor([[1.0, 0.0], [-1.0, 0.0]]),
+    )
     found = cluster(features, start)
     assert found.labels.tolist() == [0, 0]
     assert torch.equal(found.centres[1], start[1])
@@ -106,7 +135,11 @@ def test_centres_are_sums() -> None:
 
 
 def test_trust_needs_nearness_and_company() -> None:
-    found = Clusters(torch.tensor([0, 0, 0, 1, 1, 1]), torch.tensor([0.01, 0.02, 0.03, 0.01, 0.02, 0.2]), torch.zeros(3, 2))
+    found = Clusters(
+        torch.tensor([0, 0, 0, 1, 1, 1]),
+        torch.tensor([0.01, 0.02, 0.03, 0.01, 0.02, 0.2]),
+        torch.zeros(3, 2),
+    )
     assert trusted(found, 0.05, 3).tolist() == [True, True, True, False, False, False]
     assert trusted(found, 0.05, 2).tolist() == [True, True, True, True, True, False]
     assert trusted(found, 1.0, 3).tolist() == [True] * 6

@@ -22,7 +22,16 @@ from tests.lab.interrupting import same_bits
 from tests.lab.small_images import small
 
 TINY = DartsRecipe(
-    norm="bgn", groups=4, width=4, channels_last=False, cells=3, epochs=2, batch_size=16, limit=128, arch_lr=0.01, order="first"
+    norm="bgn",
+    groups=4,
+    width=4,
+    channels_last=False,
+    cells=3,
+    epochs=2,
+    batch_size=16,
+    limit=128,
+    arch_lr=0.01,
+    order="first",
 )
 
 
@@ -36,7 +45,8 @@ def test_the_strongest_two_edges_of_each_node() -> None:
     cell = derive(weights.tolist())
     assert [tuple(edge.state for edge in node) for node in cell] == list(wanted.values())
     expected = [
-        tuple(Edge(OPERATIONS[4 + EDGES.index((state, to)) % 4], state) for state in states) for to, states in wanted.items()
+        tuple(Edge(OPERATIONS[4 + EDGES.index((state, to)) % 4], state) for state in states)
+        for to, states in wanted.items()
     ]
     assert list(cell) == expected
 
@@ -81,7 +91,9 @@ def test_both_halves_are_augmented_and_have_no_image_in_common() -> None:
     assert (data.train.pad, data.train.flip) == (data.validation.pad, data.validation.flip)
     assert data.train.flip
     assert len(data.train) == len(data.validation) == 64
-    ours, theirs = ({image.numpy().tobytes() for image in part.x} for part in (data.train, data.validation))
+    ours, theirs = (
+        {image.numpy().tobytes() for image in part.x} for part in (data.train, data.validation)
+    )
     assert len(ours) == 64
     assert not ours & theirs
 
@@ -109,7 +121,17 @@ def test_second_order_takes_the_step_from_the_weights_half(monkeypatch: pytest.M
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["bn", "bgn"])
 def test_the_mixture_learns(norm: str, tmp_path: Path) -> None:
-    recipe = replace(TINY, norm=norm, groups=None, width=8, channels_last=True, limit=2000, epochs=4, batch_size=32, lr=0.1)
+    recipe = replace(
+        TINY,
+        norm=norm,
+        groups=None,
+        width=8,
+        channels_last=True,
+        limit=2000,
+        epochs=4,
+        batch_size=32,
+        lr=0.1,
+    )
     result = experiments.run(recipe, tmp_path)
     assert result["validation_accuracy"] > 0.5
 
@@ -124,7 +146,11 @@ def test_normalisers_that_leave_nothing_to_learn_are_named() -> None:
         ("ln", None, True),
     ):
         task = small(replace(TINY, norm=norm, groups=groups))
-        with nullcontext() if spread else pytest.warns(UserWarning, match=f"norm='{norm}'.*: .* nothing can be learned"):
+        with (
+            nullcontext()
+            if spread
+            else pytest.warns(UserWarning, match=f"norm='{norm}'.*: .* nothing can be learned")
+        ):
             task.check()
         x = torch.randn(4, 1, 8, 8) + torch.arange(4).view(4, 1, 1, 1)
         with torch.no_grad():
@@ -134,7 +160,12 @@ def test_normalisers_that_leave_nothing_to_learn_are_named() -> None:
 
 def test_groups() -> None:
     """The paper's, but for GN in narrower networks than its own."""
-    assert [DartsRecipe(norm="gn", width=width).usual_groups for width in (4, 8, 16, 36)] == [8, 16, 32, 32]
+    assert [DartsRecipe(norm="gn", width=width).usual_groups for width in (4, 8, 16, 36)] == [
+        8,
+        16,
+        32,
+        32,
+    ]
     assert [DartsRecipe(norm="bgn", width=width).usual_groups for width in (4, 16)] == [256, 256]
 
 
@@ -168,8 +199,12 @@ def test_folders_of_images_are_refused(tmp_path: Path) -> None:
         for i in range(4):
             Image.new("RGB", (40, 40)).save(tmp_path / name / f"{i}.png")
     with pytest.raises(
-        ValueError, match=r"data='folder' is read from files one by one.*expected fashion-mnist, cifar10 or an \.npz"
+        ValueError,
+        match=r"data='folder' is read from files one by one.*expected fashion-mnist, cifar10 or an \.npz",
     ):
         experiments.task(replace(TINY, data=str(tmp_path)))
-    with pytest.raises(ValueError, match=r"images of 28x28 pixels are too small .* expected an image_size of 32 or more"):
+    with pytest.raises(
+        ValueError,
+        match=r"images of 28x28 pixels are too small .* expected an image_size of 32 or more",
+    ):
         experiments.task(replace(TINY, data=str(tmp_path), image_size=28))

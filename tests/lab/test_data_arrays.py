@@ -26,7 +26,9 @@ class Trap:
 def write(folder: Path, **changes: Any) -> Path:
     """A file of good arrays but for the changes; None leaves one out."""
     path = folder / "own.npz"
-    arrays: dict[str, Any] = {name: value for name, value in {**GOOD, **changes}.items() if value is not None}
+    arrays: dict[str, Any] = {
+        name: value for name, value in {**GOOD, **changes}.items() if value is not None
+    }
     np.savez(path, **arrays)
     return path
 
@@ -34,7 +36,9 @@ def write(folder: Path, **changes: Any) -> Path:
 def test_colour(tmp_path: Path) -> None:
     parts, classes = load(write(tmp_path))
     assert classes == ("0", "1", "2")
-    for (x, y), mine, labels in zip(parts.values(), (X[:3], X[3:]), ([2, 0, 1], [1, 1]), strict=True):
+    for (x, y), mine, labels in zip(
+        parts.values(), (X[:3], X[3:]), ([2, 0, 1], [1, 1]), strict=True
+    ):
         assert x.is_contiguous()
         assert y.dtype == torch.int64
         assert np.array_equal(x.numpy(), mine.transpose(0, 3, 1, 2))
@@ -54,7 +58,10 @@ def test_labels_of_any_integer_type(tmp_path: Path, dtype: Any) -> None:
     assert parts["train"][1].tolist() == [2, 0, 1]
 
 
-@pytest.mark.parametrize("names", [["cat", "dog", "emu"], np.array([b"cat", b"dog", b"emu"]), ["cat", "dog", "emu", "fox"]])
+@pytest.mark.parametrize(
+    "names",
+    [["cat", "dog", "emu"], np.array([b"cat", b"dog", b"emu"]), ["cat", "dog", "emu", "fox"]],
+)
 def test_names_of_classes(tmp_path: Path, names: Any) -> None:
     _, classes = load(write(tmp_path, class_names=names))
     assert classes == ("cat", "dog", "emu", "fox")[: len(names)]
@@ -63,7 +70,10 @@ def test_names_of_classes(tmp_path: Path, names: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x_train": X[:3].astype(np.float32)}, r"x_train is float32 \(3, 4, 6, 3\), .*; expected uint8 \(M, H, W, C\)"),
+        (
+            {"x_train": X[:3].astype(np.float32)},
+            r"x_train is float32 \(3, 4, 6, 3\), .*; expected uint8 \(M, H, W, C\)",
+        ),
         ({"x_test": X[3:].astype(np.int8)}, "x_test is int8"),
         ({"x_train": X[:3].reshape(3, -1)}, r"x_train is uint8 \(3, 72\)"),
         ({"x_train": X[:3, None]}, r"x_train is uint8 \(3, 1, 4, 6, 3\)"),
@@ -74,10 +84,16 @@ def test_names_of_classes(tmp_path: Path, names: Any) -> None:
         ({"y_test": [0, -1]}, "y_test has the label -1; expected 0, 1, 2"),
         ({"x_test": X[:0], "y_test": np.zeros(0, int)}, r"x_test is empty, \(0, 4, 6, 3\)"),
         ({"x_train": X[:3, :0]}, r"x_train is empty, \(3, 0, 6, 3\)"),
-        ({"x_test": X[3:, :, :5]}, r"training images are \(C, H, W\) = \(3, 4, 6\), test images \(3, 4, 5\)"),
+        (
+            {"x_test": X[3:, :, :5]},
+            r"training images are \(C, H, W\) = \(3, 4, 6\), test images \(3, 4, 5\)",
+        ),
         ({"class_names": ["cat", "dog"]}, "2 class_names, but labels up to 2"),
         ({"class_names": "cat"}, "1 class_names, but labels up to 2"),
-        ({"x_test": None, "y_train": None}, "has no y_train, x_test; expected x_train, .*, found x_train, y_test"),
+        (
+            {"x_test": None, "y_train": None},
+            "has no y_train, x_test; expected x_train, .*, found x_train, y_test",
+        ),
     ],
 )
 def test_arrays_that_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -90,7 +106,9 @@ def test_arrays_that_are_refused(tmp_path: Path, changes: dict[str, Any], messag
 def test_nothing_is_unpickled(tmp_path: Path, name: str) -> None:
     touched = tmp_path / "touched"
     path = write(tmp_path, **{name: np.array([Trap(touched)], dtype=object)})
-    with pytest.raises(ValueError, match=f"root={path} cannot be read as an .npz file: .*allow_pickle"):
+    with pytest.raises(
+        ValueError, match=f"root={path} cannot be read as an .npz file: .*allow_pickle"
+    ):
         load(path)
     assert not touched.exists()
     np.load(path, allow_pickle=True)[name]
@@ -128,5 +146,7 @@ def test_another_kind_of_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nowhere.npz", ""])
 def test_no_file(tmp_path: Path, name: str) -> None:
-    with pytest.raises(FileNotFoundError, match=f"root={tmp_path / name} is not there; expected an .npz file"):
+    with pytest.raises(
+        FileNotFoundError, match=f"root={tmp_path / name} is not there; expected an .npz file"
+    ):
         load(tmp_path / name)

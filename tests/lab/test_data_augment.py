@@ -20,7 +20,11 @@ def offsets(image: Tensor, cut: Tensor, pad: int) -> list[tuple[int, int]]:
     H, W = image.shape[1:]
     padded = F.pad(image, (pad,) * 4)
     places = [(top, left) for top in range(2 * pad + 1) for left in range(2 * pad + 1)]
-    return [(top, left) for top, left in places if torch.equal(padded[:, top : top + H, left : left + W], cut)]
+    return [
+        (top, left)
+        for top, left in places
+        if torch.equal(padded[:, top : top + H, left : left + W], cut)
+    ]
 
 
 @pytest.mark.parametrize(("C", "H", "W", "pad"), [(3, 6, 5, 1), (1, 4, 7, 2)])

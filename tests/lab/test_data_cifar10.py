@@ -31,7 +31,10 @@ def binary() -> Content:
     """The files of the official archive."""
     records = torch.cat([LABELS[:, None].to(torch.uint8), IMAGES.flatten(1)], 1)
     pieces = torch.split(records, M)
-    return {name: piece.numpy().tobytes() for name, piece in zip(cifar10.BINARY.images, pieces, strict=True)}
+    return {
+        name: piece.numpy().tobytes()
+        for name, piece in zip(cifar10.BINARY.images, pieces, strict=True)
+    }
 
 
 def pictures() -> Content:
@@ -78,7 +81,9 @@ def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]
         (tmp_path / kind).mkdir()
         archive: cifar10.Archive = getattr(cifar10, kind)
         path = write_archive(tmp_path / kind, archive, content)
-        small = replace(archive, digest=hashlib.new(archive.algorithm, path.read_bytes()).hexdigest())
+        small = replace(
+            archive, digest=hashlib.new(archive.algorithm, path.read_bytes()).hexdigest()
+        )
         monkeypatch.setattr(cifar10, kind, small)
         paths[kind] = path
         known.append(small)
@@ -117,7 +122,9 @@ def test_unpacked_files(tmp_path: Path, content: Callable[[], Content], level: s
 
 
 @kinds
-def test_another_file_is_refused_before_it_is_read(archives: dict[str, Path], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_file_is_refused_before_it_is_read(
+    archives: dict[str, Path], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = archives[kind]
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
@@ -125,7 +132,10 @@ def test_another_file_is_refused_before_it_is_read(archives: dict[str, Path], ki
     monkeypatch.setattr(tarfile, "open", lambda *_, **__: pytest.fail("opened"))
     archive: cifar10.Archive = getattr(cifar10, kind)
     found = hashlib.new(archive.algorithm, raw).hexdigest()
-    with pytest.raises(ValueError, match=f"{path} is damaged or another file: its .* is {found}, .* is {archive.digest}"):
+    with pytest.raises(
+        ValueError,
+        match=f"{path} is damaged or another file: its .* is {found}, .* is {archive.digest}",
+    ):
         cifar10.load(path.parent)
     assert path.read_bytes() == raw
 
@@ -134,7 +144,9 @@ def test_another_file_is_refused_before_it_is_read(archives: dict[str, Path], ki
 def test_nothing_there_says_what_to_do(tmp_path: Path, root: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(FileNotFoundError, match="has no CIFAR-10; expected .*`bgn data get cifar10` fetches") as caught:
+    with pytest.raises(
+        FileNotFoundError, match="has no CIFAR-10; expected .*`bgn data get cifar10` fetches"
+    ) as caught:
         cifar10.load(tmp_path / root)
     assert f"root={tmp_path / root} " in str(caught.value)
     assert all(archive.name in str(caught.value) for archive in cifar10.ARCHIVES)
@@ -154,7 +166,9 @@ def test_nothing_there_says_what_to_do(tmp_path: Path, root: str) -> None:
         (pictures, "test_lables.json", b"[1, 2]", "has 2 labels; expected 4"),
     ],
 )  # fmt: skip
-def test_wrong_content(tmp_path: Path, content: Callable[[], Content], name: str, raw: bytes, message: str) -> None:
+def test_wrong_content(
+    tmp_path: Path, content: Callable[[], Content], name: str, raw: bytes, message: str
+) -> None:
     folder = write_files(tmp_path / "unpacked", {**content(), name: raw})
     with pytest.raises(ValueError, match=message) as caught:
         cifar10.load(folder)

@@ -31,7 +31,9 @@ def folder(tmp_path: Path) -> Path:
             where = tmp_path / "office" / name / ("images" if name == "dslr" else "") / kind
             where.mkdir(parents=True)
             for i in range(4 + d):
-                pixels = np.full((40, 48, 3), (80 * d, 120 * c, 0)) + draws.integers(0, 20, (40, 48, 3))
+                pixels = np.full((40, 48, 3), (80 * d, 120 * c, 0)) + draws.integers(
+                    0, 20, (40, 48, 3)
+                )
                 Image.fromarray(pixels.astype(np.uint8)).save(where / f"{i}.jpg", quality=95)
     return tmp_path / "office"
 
@@ -61,7 +63,12 @@ def test_a_folder_and_an_archive_of_it_are_the_same(folder: Path, archive: Path)
     one, other = load(folder, "wd", image_size=28), load(archive, "webcam-dslr", image_size=28)
     for data in (one, other):
         assert (data.source, data.target, data.classes) == ("webcam", "dslr", ("bike", "mug"))
-        assert (data.shape, len(data.train), len(data.test), len(data.validation)) == ((3, 28, 28), 12, 10, 0)
+        assert (data.shape, len(data.train), len(data.test), len(data.validation)) == (
+            (3, 28, 28),
+            12,
+            10,
+            0,
+        )
         assert data.train.x.shape == (12, 3, 32, 32)
         assert data.chance == 0.5
     assert torch.equal(one.train.x, other.train.x)
@@ -77,7 +84,9 @@ def test_larger_images_are_cut_at_random_or_in_the_middle() -> None:
     cut, y = source.augmented(torch.arange(32), generator(0))
     assert cut.shape == (32, 1, 6, 6)
     assert y.tolist() == list(range(32))
-    corners = {(int(min(own[0], own[-1])) // 10, int(min(own[0], own[-1])) % 10) for own in cut[:, 0, 0]}
+    corners = {
+        (int(min(own[0], own[-1])) // 10, int(min(own[0], own[-1])) % 10) for own in cut[:, 0, 0]
+    }
     assert len(corners) > 10, "places differ"
     assert all(top <= 4 and left <= 4 for top, left in corners)
     assert any(own[0, 0, 0] > own[0, 0, -1] for own in cut), "some are mirrored"
@@ -101,7 +110,8 @@ def test_the_domains_that_ship() -> None:
 @pytest.mark.parametrize("task", ["d", "dx", "dd", "dslr-dslr", "dslr", "adw", "a-b", ""])
 def test_tasks_that_do_not_exist(task: str) -> None:
     with pytest.raises(
-        ValueError, match=f"task='{task}' does not name two of the domains amazon, dslr, webcam; expected such as"
+        ValueError,
+        match=f"task='{task}' does not name two of the domains amazon, dslr, webcam; expected such as",
     ):
         pair(task, OFFICE)
 
@@ -124,7 +134,10 @@ def test_what_has_no_domains_is_refused(folder: Path, archive: Path) -> None:
         load(folder, "ad", image_size=28)
     arrays = dict(np.load(archive))
     np.savez(archive, **{name: value for name, value in arrays.items() if name != "domain"})
-    with pytest.raises(ValueError, match="has no domain; expected jpeg, offsets, labels, domain, domain_names, class_names"):
+    with pytest.raises(
+        ValueError,
+        match="has no domain; expected jpeg, offsets, labels, domain, domain_names, class_names",
+    ):
         load(archive, "ad")
 
 
@@ -136,7 +149,9 @@ class TestAware:
         return self.theirs != 3
 
     def test_classes_are_the_same_in_both(self) -> None:
-        for own, other in islice(aware.pairs(self.ours, self.theirs, self.kept(), 2, generator(0)), 20):
+        for own, other in islice(
+            aware.pairs(self.ours, self.theirs, self.kept(), 2, generator(0)), 20
+        ):
             a, b = self.ours[own].view(2, 3), self.theirs[other].view(2, 3)
             assert torch.equal(a, b)
             assert torch.equal(a[:, :1].expand(-1, 3), a)
@@ -145,7 +160,14 @@ class TestAware:
             assert len(own.unique()) == len(other.unique()) == 6, "none twice in a batch"
 
     def test_every_image_before_one_comes_twice(self) -> None:
-        shown = torch.cat([own for own, _ in islice(aware.pairs(self.ours, self.theirs, self.kept(), 3, generator(0)), 3)])
+        shown = torch.cat(
+            [
+                own
+                for own, _ in islice(
+                    aware.pairs(self.ours, self.theirs, self.kept(), 3, generator(0)), 3
+                )
+            ]
+        )
         assert sorted(shown[self.ours[shown] == 1].tolist()) == list(range(6, 15))
 
     def test_steps(self) -> None:
@@ -158,9 +180,15 @@ class TestAware:
         own, other = next(aware.pairs(self.ours, self.theirs, only, 10, generator(0)))
         assert self.ours[own].tolist() == [3, 3, 3]
         assert other.tolist() == [19, 19, 19]
-        own, other = next(aware.pairs(self.ours, self.theirs, torch.zeros(20, dtype=torch.bool), 10, generator(0)))
+        own, other = next(
+            aware.pairs(self.ours, self.theirs, torch.zeros(20, dtype=torch.bool), 10, generator(0))
+        )
         assert len(own) == len(other) == 0
 
     def test_a_class_of_the_target_alone(self) -> None:
-        own, _ = next(aware.pairs(torch.zeros(3, dtype=torch.long), self.theirs, self.kept(), 10, generator(0)))
+        own, _ = next(
+            aware.pairs(
+                torch.zeros(3, dtype=torch.long), self.theirs, self.kept(), 10, generator(0)
+            )
+        )
         assert len(own) == 3

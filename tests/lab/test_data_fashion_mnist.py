@@ -31,7 +31,9 @@ def folder(tmp_path: Path, script: Any) -> Path:
     """Twenty training images and ten test images; the value of every pixel is the place of its image."""
     for names, count in zip(FILES.values(), (20, 10), strict=True):
         places = torch.arange(count, dtype=torch.uint8)
-        for name, array in zip(names, (places[:, None, None].expand(-1, 28, 28), places % 10), strict=True):
+        for name, array in zip(
+            names, (places[:, None, None].expand(-1, 28, 28), places % 10), strict=True
+        ):
             (tmp_path / name).write_bytes(script.idx(array))
     return tmp_path
 
@@ -60,8 +62,12 @@ def test_the_parts_share_no_image() -> None:
 def test_classes_look_like_what_they_are_called() -> None:
     x, y = load(None)["train"]
     means = {name: x[y == k, 0].double().mean(0) for k, name in enumerate(CLASSES)}
-    assert means["trouser"][:, 13].mean() < means["pullover"][:, 13].mean()  # a gap between the legs
-    assert means["ankle boot"][:10].mean() > 4 * means["sneaker"][:10].mean()  # a shaft above the shoe
+    assert (
+        means["trouser"][:, 13].mean() < means["pullover"][:, 13].mean()
+    )  # a gap between the legs
+    assert (
+        means["ankle boot"][:10].mean() > 4 * means["sneaker"][:10].mean()
+    )  # a shaft above the shoe
 
 
 def test_the_licence_ships_beside_it() -> None:
@@ -83,7 +89,9 @@ def test_a_folder_of_ones_own(folder: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"root={folder} has no {name}; expected a folder with {NAMES[0]}, "):
+    with pytest.raises(
+        FileNotFoundError, match=f"root={folder} has no {name}; expected a folder with {NAMES[0]}, "
+    ):
         load(folder)
 
 
@@ -142,7 +150,9 @@ def test_another_format_is_refused(tmp_path: Path, magic: bytes) -> None:
         (torch.zeros(3, 2, 2), torch.tensor([0, 10, 3]), "labels up to 10; expected 0 to 9"),
     ],
 )
-def test_arrays_that_do_not_fit(folder: Path, script: Any, images: Tensor, labels: Tensor, message: str) -> None:
+def test_arrays_that_do_not_fit(
+    folder: Path, script: Any, images: Tensor, labels: Tensor, message: str
+) -> None:
     for name, array in zip(FILES["test"], (images, labels), strict=True):
         (folder / name).write_bytes(script.idx(array.to(torch.uint8)))
     with pytest.raises(ValueError, match=f"{folder}.*{message}"):
@@ -152,7 +162,10 @@ def test_arrays_that_do_not_fit(folder: Path, script: Any, images: Tensor, label
 def test_the_script_keeps_the_first_of_each_class_in_order(script: Any) -> None:
     labels = torch.tensor([*range(10), 3, 3, *range(10)])
     assert script.first_of_each(labels, 1).tolist() == list(range(10))
-    assert script.first_of_each(labels, 2).tolist() == [*range(11), *(k for k in range(12, 22) if k != 15)]
+    assert script.first_of_each(labels, 2).tolist() == [
+        *range(11),
+        *(k for k in range(12, 22) if k != 15),
+    ]
 
 
 def test_the_script_writes_the_same_bytes_for_the_same_images(script: Any, tmp_path: Path) -> None:
@@ -162,13 +175,19 @@ def test_the_script_writes_the_same_bytes_for_the_same_images(script: Any, tmp_p
     assert script.idx(array)[4:8] == bytes(4)  # no date
 
 
-def test_the_shipped_files_are_what_the_script_makes(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_files_are_what_the_script_makes(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = os.environ.get("BGN_FASHION_MNIST")
     if not whole:
         pytest.skip("BGN_FASHION_MNIST does not name a folder with the whole data set")
     monkeypatch.setattr(script, "TO", tmp_path)
     monkeypatch.setattr("sys.argv", ["embed_fashion_mnist.py", whole])
     script.main()
-    unpacked = gzip.decompress if "ng" in zlib.ZLIB_RUNTIME_VERSION else bytes  # zlib-ng compresses to other bytes
+    unpacked = (
+        gzip.decompress if "ng" in zlib.ZLIB_RUNTIME_VERSION else bytes
+    )  # zlib-ng compresses to other bytes
     for name in NAMES:
-        assert unpacked((tmp_path / name).read_bytes()) == unpacked((SHIPPED / name).read_bytes()), name
+        assert unpacked((tmp_path / name).read_bytes()) == unpacked(
+            (SHIPPED / name).read_bytes()
+        ), name

@@ -36,7 +36,11 @@ class Server:
             def do_GET(self) -> None:
                 asked = self.headers.get("Range")
                 server.asked.append((self.path, asked))
-                start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and server.ranges else 0
+                start = (
+                    int(asked.removeprefix("bytes=").removesuffix("-"))
+                    if asked and server.ranges
+                    else 0
+                )
                 if start >= len(server.content):
                     self.send_error(416)
                     return
@@ -73,11 +77,14 @@ def closed_port() -> int:
         return port
 
 
-def publish(monkeypatch: pytest.MonkeyPatch, urls: list[str], content: bytes = CONTENT) -> tuple[cifar10.Archive, ...]:
+def publish(
+    monkeypatch: pytest.MonkeyPatch, urls: list[str], content: bytes = CONTENT
+) -> tuple[cifar10.Archive, ...]:
     """Let CIFAR-10 be this content, published at these addresses."""
     digest = hashlib.md5(content).hexdigest()
     archives = tuple(
-        replace(cifar10.BINARY, name=f"archive{k}.tar.gz", url=url, algorithm="md5", digest=digest) for k, url in enumerate(urls)
+        replace(cifar10.BINARY, name=f"archive{k}.tar.gz", url=url, algorithm="md5", digest=digest)
+        for k, url in enumerate(urls)
     )
     monkeypatch.setattr(cifar10, "ARCHIVES", archives)
     monkeypatch.setattr(cifar10, "BINARY", archives[0])
@@ -90,7 +97,9 @@ def silent(_done: int, _size: int) -> None:
 
 def test_a_whole_download(server: Server, tmp_path: Path) -> None:
     heard: list[tuple[int, int]] = []
-    fetch.download(f"{server.url}/a", tmp_path / "new" / "a", lambda *numbers: heard.append(numbers))
+    fetch.download(
+        f"{server.url}/a", tmp_path / "new" / "a", lambda *numbers: heard.append(numbers)
+    )
     assert (tmp_path / "new" / "a.part").read_bytes() == CONTENT
     assert not (tmp_path / "new" / "a").exists()  # not before its hash is known to be right
     assert heard[-1] == (len(CONTENT), len(CONTENT))
@@ -99,7 +108,10 @@ def test_a_whole_download(server: Server, tmp_path: Path) -> None:
 
 def test_an_interrupted_download_is_continued(server: Server, tmp_path: Path) -> None:
     server.cut = 120_000
-    with pytest.raises(OSError, match=f"{server.url}/a ended after 120000 of 300000 bytes; the same command continues"):
+    with pytest.raises(
+        OSError,
+        match=f"{server.url}/a ended after 120000 of 300000 bytes; the same command continues",
+    ):
         fetch.download(f"{server.url}/a", tmp_path / "a", silent)
     assert (tmp_path / "a.part").read_bytes() == CONTENT[:120_000]
     server.cut = None
@@ -125,21 +137,27 @@ def test_a_server_that_does_not_say_how_much(server: Server, tmp_path: Path) -> 
     assert heard[-1] == (len(CONTENT), 0)
 
 
-def test_a_draft_that_was_whole_already(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_that_was_whole_already(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [archive] = publish(monkeypatch, [f"{server.url}/a"])
     (tmp_path / f"{archive.name}.part").write_bytes(CONTENT)
     assert fetch.get_cifar10(tmp_path, silent) == tmp_path
     assert (tmp_path / archive.name).read_bytes() == CONTENT
 
 
-def test_what_is_there_is_not_fetched(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_there_is_not_fetched(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, second = publish(monkeypatch, [f"{server.url}/a", f"{server.url}/b"])
     (tmp_path / second.name).write_bytes(CONTENT)
     assert fetch.get_cifar10(tmp_path, silent) == tmp_path
     assert server.asked == []
 
 
-def test_what_is_there_but_damaged_is_refused(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_there_but_damaged_is_refused(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [archive] = publish(monkeypatch, [f"{server.url}/a"])
     (tmp_path / archive.name).write_bytes(b"mine")
     with pytest.raises(ValueError, match=f"{tmp_path / archive.name} is damaged or another file"):
@@ -148,21 +166,27 @@ def test_what_is_there_but_damaged_is_refused(server: Server, tmp_path: Path, mo
     assert server.asked == []
 
 
-def test_the_second_source_if_the_first_fails(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_source_if_the_first_fails(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, second = publish(monkeypatch, [f"http://127.0.0.1:{closed_port()}/a", f"{server.url}/b"])
     assert fetch.get_cifar10(tmp_path, silent) == tmp_path
     assert [path.name for path in tmp_path.iterdir()] == [second.name]
     assert (tmp_path / second.name).read_bytes() == CONTENT
 
 
-def test_wrong_bytes_are_removed(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_bytes_are_removed(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish(monkeypatch, [f"{server.url}/a"], b"other content")
     with pytest.raises(OSError, match=f"{server.url}/a: .* is damaged or another file"):
         fetch.get_cifar10(tmp_path, silent)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_draft_is_kept(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_draft_is_kept(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [archive] = publish(monkeypatch, [f"{server.url}/a"])
     server.cut = 5000
     with pytest.raises(OSError, match="ended after 5000 of 300000 bytes"):
@@ -175,7 +199,9 @@ def test_an_interrupted_draft_is_kept(server: Server, tmp_path: Path, monkeypatc
 
 def test_no_source_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
-    archives = publish(monkeypatch, [f"http://127.0.0.1:{closed_port()}/{k}" for k in "ab"] + ["no address"])
+    archives = publish(
+        monkeypatch, [f"http://127.0.0.1:{closed_port()}/{k}" for k in "ab"] + ["no address"]
+    )
     with pytest.raises(OSError, match="could not be fetched") as caught:
         fetch.get_cifar10(tmp_path, silent)
     assert all(archive.url in str(caught.value) for archive in archives)
@@ -184,7 +210,9 @@ def test_no_source_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 404 Not Found\r\n\r\n", b"nonsense\r\n\r\n", b""])
-def test_a_server_that_answers_oddly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+def test_a_server_that_answers_oddly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
     monkeypatch.setenv("no_proxy", "*")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         publish(monkeypatch, [f"http://127.0.0.1:{listener.getsockname()[1]}/a"])
@@ -226,7 +254,11 @@ def small_archive() -> bytes:
 
 @pytest.mark.parametrize("root", ["--root", None])
 def test_the_command(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], root: str | None
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    root: str | None,
 ) -> None:
     server.content = small_archive()
     publish(monkeypatch, [f"{server.url}/a"], server.content)

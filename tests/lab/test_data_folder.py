@@ -37,7 +37,9 @@ def fill(root: Path, count: int, classes: tuple[str, ...] = CLASSES) -> Path:
         (root / name).mkdir(parents=True)
         for i in range(count):
             ending = endings[i % 3] if modes[i % 5] in ("RGB", "L") else ".png"
-            noise(100 * k + i, (9 + i % 7, 12 - k), modes[i % 5]).save(root / name / f"{i:03}{ending}")
+            noise(100 * k + i, (9 + i % 7, 12 - k), modes[i % 5]).save(
+                root / name / f"{i:03}{ending}"
+            )
     return root
 
 
@@ -77,7 +79,9 @@ def test_labels_are_alphabetical_ranks(photos: Path) -> None:
     classes, found = scan(photos)
     assert classes == CLASSES
     assert len(found) == 75
-    assert [CLASSES[label] for label in found.y.tolist()] == [Path(path).parent.name for path in found.paths]
+    assert [CLASSES[label] for label in found.y.tolist()] == [
+        Path(path).parent.name for path in found.paths
+    ]
     assert [Path(path).stem for path in found.paths] == 3 * [f"{i:03}" for i in range(25)]
 
 
@@ -100,7 +104,9 @@ def centre(path: Path, size: int) -> Tensor:
     side = min(W, H) * 7 / 8
     box = (W / 2 - side / 2, H / 2 - side / 2, W / 2 + side / 2, H / 2 + side / 2)
     small = pixels.resize((size, size), Image.Resampling.BILINEAR, box=box)
-    return torch.tensor([[[small.getpixel((w, h))[c] for w in range(size)] for h in range(size)] for c in range(3)])
+    return torch.tensor(
+        [[[small.getpixel((w, h))[c] for w in range(size)] for h in range(size)] for c in range(3)]
+    )
 
 
 def test_a_channel_is_a_colour(tmp_path: Path) -> None:
@@ -163,7 +169,9 @@ def test_seed_and_epoch_decide(files: Files) -> None:
     assert (x[0] != x[1]).flatten(1).any(1).float().mean() > 0.9
     assert (x[0] != x[2]).flatten(1).any(1).float().mean() > 0.9
     alone = marked.part(torch.tensor([7]))  # nor does it depend on an image's place
-    assert len({joined(alone.training(1, 0, epoch))[0].numpy().tobytes() for epoch in range(10)}) == 10
+    assert (
+        len({joined(alone.training(1, 0, epoch))[0].numpy().tobytes() for epoch in range(10)}) == 10
+    )
 
 
 def test_half_of_the_training_images_are_mirrored(tmp_path: Path) -> None:
@@ -195,10 +203,14 @@ def test_random_parts_vary_in_size_place_and_aspect() -> None:
     assert min(aspects) == pytest.approx(3 / 4, abs=0.02)
     assert max(aspects) == pytest.approx(4 / 3, abs=0.02)
     middles = [((left + right) / 2, (top + bottom) / 2) for left, top, right, bottom in boxes]
-    assert [sum(values) / 500 for values in zip(*middles, strict=True)] == pytest.approx([200, 150], abs=10)
+    assert [sum(values) / 500 for values in zip(*middles, strict=True)] == pytest.approx(
+        [200, 150], abs=10
+    )
 
 
-@pytest.mark.parametrize(("W", "H", "side"), [(256, 256, 224), (512, 256, 224), (100, 400, 87.5), (1, 1, 0.875)])
+@pytest.mark.parametrize(
+    ("W", "H", "side"), [(256, 256, 224), (512, 256, 224), (100, 400, 87.5), (1, 1, 0.875)]
+)
 def test_the_centre_is_centred(W: int, H: int, side: float) -> None:
     left, top, right, bottom = _centre(W, H)
     assert (left, top) == (W - right, H - bottom)
@@ -222,7 +234,10 @@ def test_a_damaged_file_is_named(tmp_path: Path, how: str, decoders: int) -> Non
 def test_damaged_files_can_be_skipped(tmp_path: Path, decoders: int) -> None:
     fill(tmp_path, 15)
     whole = replace(scan(tmp_path)[1], size=8, decoders=0)
-    broken = [damage(tmp_path / name / "zzz.png", how) for name, how in zip(CLASSES, ("truncated", "text", "empty"), strict=True)]
+    broken = [
+        damage(tmp_path / name / "zzz.png", how)
+        for name, how in zip(CLASSES, ("truncated", "text", "empty"), strict=True)
+    ]
     files = replace(scan(tmp_path)[1], size=8, decoders=decoders, damaged="skip")
     assert len(files) == 48
     with pytest.warns(UserWarning, match="cannot be read as an image .*: skipped") as warned:
@@ -230,11 +245,15 @@ def test_damaged_files_can_be_skipped(tmp_path: Path, decoders: int) -> None:
     assert sorted(str(w.message).split(" cannot")[0] for w in warned) == sorted(map(str, broken))
     with pytest.warns(UserWarning, match="skipped"):
         batches = list(files.training(8, 0, 0))
-    assert [len(x) for x, _ in batches] == [8] * 6, "others take their places, so that all batches are there"
+    assert [len(x) for x, _ in batches] == [8] * 6, (
+        "others take their places, so that all batches are there"
+    )
     assert joined(iter(batches))[1].bincount().sum() == 48
 
 
-def test_a_chunk_of_nothing_but_damaged_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_of_nothing_but_damaged_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(folder, "CHUNK", 2)
     fill(tmp_path, 2)
     for i in range(2):

@@ -104,16 +104,30 @@ def few_classes(root: Path) -> None:
             shutil.rmtree(root / part / name)
 
 
-WRONG: dict[str, tuple[Change, str, str]] = {  # what is wrong, the path that is named, what is said about it
-    "missing": (moved("", "../date"), "", r"does not exist; expected a folder; did you mean .*/date\?"),
-    "missing, nothing near": (shutil.rmtree, "", "does not exist; expected a folder. What exists of that path is"),
+WRONG: dict[
+    str, tuple[Change, str, str]
+] = {  # what is wrong, the path that is named, what is said about it
+    "missing": (
+        moved("", "../date"),
+        "",
+        r"does not exist; expected a folder; did you mean .*/date\?",
+    ),
+    "missing, nothing near": (
+        shutil.rmtree,
+        "",
+        "does not exist; expected a folder. What exists of that path is",
+    ),
     "a file": (file, "", "is a file; expected a folder$"),
     "an empty folder": (
         again,
         "",
         "has no train; found nothing; expected .*train and .*val, each with a folder of images per class",
     ),
-    "too high, Kaggle": (one_level_too_high, "", "has no train, but .*/data/ILSVRC/Data/CLS-LOC has; did you mean that"),
+    "too high, Kaggle": (
+        one_level_too_high,
+        "",
+        "has no train, but .*/data/ILSVRC/Data/CLS-LOC has; did you mean that",
+    ),
     "too high": (
         lambda root: (moved("train", "in/train")(root), moved("val", "in/val")(root)),
         "",
@@ -144,7 +158,11 @@ WRONG: dict[str, tuple[Change, str, str]] = {  # what is wrong, the path that is
         "",
         r"train, but no val; found 1 folder \(train\); expected .*/data/val",
     ),
-    "val of another name": (moved("val", "validation"), "", "has no val, but validation; .*rename it to val"),
+    "val of another name": (
+        moved("val", "validation"),
+        "",
+        "has no val, but validation; .*rename it to val",
+    ),
     "val in an archive": (
         lambda root: (shutil.rmtree(root / "val"), files(root, "ILSVRC2012_img_val.tar")),
         "",
@@ -176,14 +194,26 @@ WRONG: dict[str, tuple[Change, str, str]] = {  # what is wrong, the path that is
         f"train/{CLASSES[0]}",
         "Tiny ImageNet .*one level deeper; .*Move them out of .*/images,",
     ),
-    "Tiny ImageNet, val": (tiny_val, "val", "Tiny ImageNet .*Move each out of .*/val/images .*val_annotations.txt"),
+    "Tiny ImageNet, val": (
+        tiny_val,
+        "val",
+        "Tiny ImageNet .*Move each out of .*/val/images .*val_annotations.txt",
+    ),
     "one level too many": (
         doubled,
         "train",
         "has only 'train', and the class folders are in that; move them from .*/train/train up",
     ),
-    "an empty part": (lambda root: again(root / "train"), "train", "too few class folders: none; expected at least two"),
-    "one class": (few_classes, "train", "too few class folders: only 'n01440764'; expected at least two, each with images"),
+    "an empty part": (
+        lambda root: again(root / "train"),
+        "train",
+        "too few class folders: none; expected at least two",
+    ),
+    "one class": (
+        few_classes,
+        "train",
+        "too few class folders: only 'n01440764'; expected at least two, each with images",
+    ),
     "records": (
         lambda root: files(again(root / "train"), "train-0.tfrecord"),
         "train",
@@ -254,17 +284,40 @@ def test_a_wrong_imagenet(root: Path, name: str) -> None:
 
 @pytest.mark.parametrize("part", ["train", "val"])
 def test_a_part_as_the_root_of_imagenet(root: Path, part: str) -> None:
-    with pytest.raises(ValueError, match=rf"root={root / part} has class folders directly in it .*Did you mean {root}\?"):
+    with pytest.raises(
+        ValueError,
+        match=rf"root={root / part} has class folders directly in it .*Did you mean {root}\?",
+    ):
         load(Recipe(data="imagenet", root=root / part))
 
 
 PHOTOS: dict[str, tuple[Change, str, str]] = {
-    "too high": (moved("train", "mine/photos"), "", "has no class folders, but .*/mine/photos has; did you mean that"),
-    "too high, with parts": (moved("train", "mine/photos/train"), "", "has no train, but .*/mine/photos has; did you mean that"),
-    "train of another name": (moved("train", "Training"), "", "has no train, but Training; .*rename it to train"),
+    "too high": (
+        moved("train", "mine/photos"),
+        "",
+        "has no class folders, but .*/mine/photos has; did you mean that",
+    ),
+    "too high, with parts": (
+        moved("train", "mine/photos/train"),
+        "",
+        "has no train, but .*/mine/photos has; did you mean that",
+    ),
+    "train of another name": (
+        moved("train", "Training"),
+        "",
+        "has no train, but Training; .*rename it to train",
+    ),
     "test alone": (moved("train", "test"), "", r"has no train; found 1 folder \(test\)"),
-    "train alone": (lambda _: None, "", "has train, but beside it no test or val or validation; .*Or give .*/data/train instead"),
-    "test of another name": (lambda root: classes(root / "Testing"), "", "has no test, but Testing; .*rename it to test"),
+    "train alone": (
+        lambda _: None,
+        "",
+        "has train, but beside it no test or val or validation; .*Or give .*/data/train instead",
+    ),
+    "test of another name": (
+        lambda root: classes(root / "Testing"),
+        "",
+        "has no test, but Testing; .*rename it to test",
+    ),
     "a class named train": (
         lambda root: (files(again(root / "train"), "a.jpg"), classes(root, ("bus", "car"))),
         "train",
@@ -275,7 +328,11 @@ PHOTOS: dict[str, tuple[Change, str, str]] = {
         "test",
         "has 2 images .* directly in it; .*move each into a folder of its class; if nobody knows its class, move the folder away",
     ),
-    "images alone": (lambda root: files(again(root), "a.jpg"), "", r"has 1 image \(a.jpg\) directly in it; expected a folder of"),
+    "images alone": (
+        lambda root: files(again(root), "a.jpg"),
+        "",
+        r"has 1 image \(a.jpg\) directly in it; expected a folder of",
+    ),
     "domains of classes": (
         lambda root: (classes(again(root) / "amazon"), classes(root / "webcam")),
         "amazon",
@@ -298,19 +355,24 @@ def test_a_wrong_folder(root: Path, name: str) -> None:
 def test_an_archive_as_root(tmp_path: Path) -> None:
     files(tmp_path, "ILSVRC2012_img_train.tar")
     with pytest.raises(
-        NotADirectoryError, match=r"root=.*_train.tar is a file; expected a folder; unpack it and give the folder"
+        NotADirectoryError,
+        match=r"root=.*_train.tar is a file; expected a folder; unpack it and give the folder",
     ):
         load(Recipe(data="imagenet", root=tmp_path / "ILSVRC2012_img_train.tar"))
 
 
 @pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is forbidden to root, nor by modes on Windows"
+    not hasattr(os, "geteuid") or os.geteuid() == 0,
+    reason="nothing is forbidden to root, nor by modes on Windows",
 )
 @pytest.mark.parametrize("path", ["", "train", f"val/{CLASSES[0]}"])
 def test_a_folder_that_may_not_be_read(root: Path, path: str) -> None:
     (root / path).chmod(0)
     try:
-        with pytest.raises(PermissionError, match=f"{root / path} cannot be read .*ermission denied.*that you may list"):
+        with pytest.raises(
+            PermissionError,
+            match=f"{root / path} cannot be read .*ermission denied.*that you may list",
+        ):
             load(Recipe(data="imagenet", root=root))
     finally:
         (root / path).chmod(0o700)
@@ -322,7 +384,8 @@ def test_a_refusal_of_the_system_is_passed_on(root: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "scandir", fail)
     with pytest.raises(
-        PermissionError, match=rf"^{root} cannot be read \(Permission denied\); expected a folder that exists and"
+        PermissionError,
+        match=rf"^{root} cannot be read \(Permission denied\); expected a folder that exists and",
     ):
         load(Recipe(data="imagenet", root=root))
 
@@ -334,7 +397,9 @@ def test_a_right_tree(root: Path, kind: str) -> None:
         files(root / part / CLASSES[0], "._a.JPEG", ".DS_Store", "Thumbs.db", "notes.txt")
         files(root / part / CLASSES[0] / "notes", "notes.txt")
         files(root / part, f"{CLASSES[0]}.tar", "words.txt")
-    (root / "val" / CLASSES[0] / "link.JPEG").symlink_to(root / "val" / CLASSES[0] / f"{CLASSES[0]}_1.JPEG")
+    (root / "val" / CLASSES[0] / "link.JPEG").symlink_to(
+        root / "val" / CLASSES[0] / f"{CLASSES[0]}_1.JPEG"
+    )
     data = load(Recipe(data=kind, root=root, validation=0))
     assert data.classes == CLASSES
     assert (len(data.train), len(data.test)) == (6, 7)
@@ -359,7 +424,9 @@ def test_labels_are_ranks_whatever_the_order_on_disk(tmp_path: Path) -> None:
     classes(tmp_path, ("b", "C", "a10", "a9", "_"))
     found, images = scan(tmp_path)
     assert found == ("C", "_", "a10", "a9", "b")
-    assert [Path(path).parent.name for path in images.paths] == [found[label] for label in images.y.tolist()]
+    assert [Path(path).parent.name for path in images.paths] == [
+        found[label] for label in images.y.tolist()
+    ]
 
 
 @pytest.mark.parametrize("names", [("guinea pig", "guineapig"), ("ant", "ant "), ("ANT", "ant")])
@@ -367,24 +434,34 @@ def test_classes_that_hardly_differ_are_noted(tmp_path: Path, names: tuple[str, 
     classes(tmp_path, names)
     if len(list(tmp_path.iterdir())) < 2:
         pytest.skip("this file system does not tell them apart")
-    with pytest.warns(UserWarning, match=f"differ only in case or spaces, {names[0]!r} and {names[1]!r}; .*merge them"):
+    with pytest.warns(
+        UserWarning,
+        match=f"differ only in case or spaces, {names[0]!r} and {names[1]!r}; .*merge them",
+    ):
         scan(tmp_path)
 
 
 def test_images_beside_the_classes_are_noted(root: Path) -> None:
     files(root / "val", "a.JPEG", "b.JPEG")
-    with pytest.warns(UserWarning, match=rf"{root / 'val'} has 2 images \(a.JPEG, b.JPEG\) beside its class folders; .*not used"):
+    with pytest.warns(
+        UserWarning,
+        match=rf"{root / 'val'} has 2 images \(a.JPEG, b.JPEG\) beside its class folders; .*not used",
+    ):
         load(Recipe(data="imagenet", root=root))
 
 
 def test_an_incomplete_imagenet_is_noted() -> None:
-    with pytest.warns(UserWarning, match="here are 1,281,166 and 50,000: is the copy complete") as noted:
+    with pytest.warns(
+        UserWarning, match="here are 1,281,166 and 50,000: is the copy complete"
+    ) as noted:
         layouts.note_incomplete(1000, 1_281_166, 50_000)
     assert len(noted) == 1
 
 
 @pytest.mark.parametrize("counts", [(1000, 1_281_167, 50_000), (100, 130_000, 5_000)])
-def test_a_complete_imagenet_and_a_part_of_the_classes_are_not(counts: tuple[int, int, int]) -> None:
+def test_a_complete_imagenet_and_a_part_of_the_classes_are_not(
+    counts: tuple[int, int, int],
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         layouts.note_incomplete(*counts)
@@ -394,17 +471,24 @@ def test_a_thousand_classes_are_counted(tmp_path: Path) -> None:
     for part in ("train", "val"):
         for i in range(1000):
             files(tmp_path / part / f"n{i:08}", "a.JPEG")
-    with pytest.warns(UserWarning, match="ImageNet has 1,281,167 .* here are 1,000 and 1,000: is the copy complete"):
+    with pytest.warns(
+        UserWarning,
+        match="ImageNet has 1,281,167 .* here are 1,000 and 1,000: is the copy complete",
+    ):
         load(Recipe(data="imagenet", root=tmp_path))
 
 
-def test_the_look_for_a_better_root_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_look_for_a_better_root_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a/b/c/d").mkdir(parents=True)
     classes(tmp_path / "a/b/c/d/train")
     for i in range(300):
         (tmp_path / f"z{i:03}").mkdir()
     looks = []
-    monkeypatch.setattr(layouts, "look", lambda path, **options: looks.append(path) or look(path, **options))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(
+        layouts, "look", lambda path, **options: looks.append(path) or look(path, **options)
+    )  # type: ignore[func-returns-value]
     with pytest.raises(ValueError, match="has no train; found 301 folders"):
         load(Recipe(data="imagenet", root=tmp_path))
     assert len(looks) < 120

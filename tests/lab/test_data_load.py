@@ -34,7 +34,9 @@ def test_fashion_mnist_is_there_without_a_word() -> None:
     assert sizes(data) == [5400, 600, 2000]
     assert data.chance == pytest.approx(0.1)
     x, _ = fashion_mnist.load(None)["train"]
-    assert sorted(images(data.train) + images(data.validation)) == sorted(image.numpy().tobytes() for image in x)
+    assert sorted(images(data.train) + images(data.validation)) == sorted(
+        image.numpy().tobytes() for image in x
+    )
     assert isinstance(data.train, InMemory)
     assert (data.train.pad, data.train.flip) == (2, True)
 
@@ -59,7 +61,9 @@ def test_without_augmentation_images_stay_as_they_are() -> None:
     assert sorted(image.numpy().tobytes() for image in x) == sorted(images(data.train))
 
 
-def test_cifar10_from_the_cache_or_a_root(archives: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar10_from_the_cache_or_a_root(
+    archives: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = load(Recipe(data="cifar10", root=archives["BINARY"].parent, validation=0.25))
     assert sizes(data) == [15, 5, 4]
     assert data.shape == (3, 32, 32)
@@ -75,7 +79,10 @@ def test_cifar10_from_the_cache_or_a_root(archives: dict[str, Path], monkeypatch
 
 def test_cifar10_that_was_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BGN_HOME", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=f"root={tmp_path / 'cifar10'} has no CIFAR-10.*bgn data get cifar10"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=f"root={tmp_path / 'cifar10'} has no CIFAR-10.*bgn data get cifar10",
+    ):
         load(Recipe(data="cifar10"))
 
 
@@ -83,7 +90,14 @@ def test_arrays_bring_their_own_mean(tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     x = (draws.random((60, 16, 16, 3)) * [50, 100, 200]).astype(np.uint8)
     y = draws.integers(0, 2, 60)
-    np.savez(tmp_path / "own.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:], class_names=["cat", "dog"])
+    np.savez(
+        tmp_path / "own.npz",
+        x_train=x[:40],
+        y_train=y[:40],
+        x_test=x[40:],
+        y_test=y[40:],
+        class_names=["cat", "dog"],
+    )
     data = load(Recipe(data=str(tmp_path / "own.npz")))
     assert (data.name, data.classes, data.shape) == ("arrays", ("cat", "dog"), (3, 16, 16))
     assert sizes(data) == [36, 4, 20]
@@ -91,9 +105,9 @@ def test_arrays_bring_their_own_mean(tmp_path: Path) -> None:
     assert data.std == pytest.approx(x[:40].std((0, 1, 2)) / 255)
     assert isinstance(data.train, InMemory)
     assert data.train.pad == 2
-    prepared = (next(data.test.evaluation(20))[0] / 255 - torch.tensor(data.mean).view(3, 1, 1)) / torch.tensor(data.std).view(
-        3, 1, 1
-    )
+    prepared = (
+        next(data.test.evaluation(20))[0] / 255 - torch.tensor(data.mean).view(3, 1, 1)
+    ) / torch.tensor(data.std).view(3, 1, 1)
     assert prepared.std((0, 2, 3)).tolist() == pytest.approx([1, 1, 1], abs=0.05)
 
 
@@ -103,13 +117,21 @@ def test_arrays_of_one_colour_do_not_divide_by_zero(tmp_path: Path) -> None:
     assert load(Recipe(data=str(tmp_path / "flat.npz"))).std[0] > 0
 
 
-@pytest.mark.parametrize(("name", "near"), [("fashion_mnist", "fashion-mnist"), ("cifar", "cifar10"), ("ImageNet", "imagenet")])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("fashion_mnist", "fashion-mnist"), ("cifar", "cifar10"), ("ImageNet", "imagenet")],
+)
 def test_an_unknown_name_gets_a_suggestion(name: str, near: str) -> None:
-    with pytest.raises(ValueError, match=rf"data='{name}' is not known; accepted: fashion-mnist, .*did you mean '{near}'\?"):
+    with pytest.raises(
+        ValueError,
+        match=rf"data='{name}' is not known; accepted: fashion-mnist, .*did you mean '{near}'\?",
+    ):
         load(Recipe(data=name))
 
 
-@pytest.mark.parametrize(("kind", "what"), [("imagenet", "a folder"), ("folder", "a folder"), ("arrays", "an .npz file")])
+@pytest.mark.parametrize(
+    ("kind", "what"), [("imagenet", "a folder"), ("folder", "a folder"), ("arrays", "an .npz file")]
+)
 def test_a_root_is_needed(kind: str, what: str) -> None:
     with pytest.raises(ValueError, match=f"data='{kind}' needs --root, {what}"):
         load(Recipe(data=kind))
@@ -139,7 +161,15 @@ def test_folders_with_parts(tmp_path: Path) -> None:
 
 def test_folders_as_the_recipe_says(tmp_path: Path) -> None:
     data = load(
-        Recipe(data=str(fill(tmp_path, 10)), image_size=9, decoders=3, damaged="skip", augment=False, limit=20, validation=0.2)
+        Recipe(
+            data=str(fill(tmp_path, 10)),
+            image_size=9,
+            decoders=3,
+            damaged="skip",
+            augment=False,
+            limit=20,
+            validation=0.2,
+        )
     )
     assert sizes(data) == [16, 4, 6]  # the limit is for training
     for part in (data.train, data.validation, data.test):
@@ -163,7 +193,9 @@ def test_class_folders_alone_are_split(tmp_path: Path) -> None:
     photos = fill(tmp_path, 25)
     data = load(Recipe(data=str(photos), image_size=8, decoders=0, damaged="skip"))
     assert sizes(data) == [54, 6, 15]
-    parts = [part.paths for part in (data.train, data.validation, data.test) if isinstance(part, Files)]
+    parts = [
+        part.paths for part in (data.train, data.validation, data.test) if isinstance(part, Files)
+    ]
     assert sorted(path for part in parts for path in part) == sorted(scan(photos)[1].paths)
     again = load(Recipe(data=str(photos), image_size=8, seed=5))
     assert isinstance(again.test, Files)
@@ -205,11 +237,17 @@ def no_validation(root: Path) -> None:
         (one_class, "train", "too few class folders: only 'ant'"),
         (empty_class, "train/bee", "has no images; expected files ending in .jpg"),
         (without_class, "val", "other classes than the training images: 1 missing .cow.; expected"),
-        (other_class, "val", "other classes than the training images: 1 missing .cow., 1 extra .dog.; expected"),
+        (
+            other_class,
+            "val",
+            "other classes than the training images: 1 missing .cow., 1 extra .dog.; expected",
+        ),
         (no_validation, "", "has train, but beside it no test or val"),
     ],
 )
-def test_a_wrong_folder_is_named(tmp_path: Path, spoil: Callable[[Path], None], named: str, message: str) -> None:
+def test_a_wrong_folder_is_named(
+    tmp_path: Path, spoil: Callable[[Path], None], named: str, message: str
+) -> None:
     root = tmp_path / "photos"
     fill(root / "train", 1)
     fill(root / "val", 1)

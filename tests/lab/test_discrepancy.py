@@ -14,7 +14,9 @@ from bgn_lab.discrepancy import cdd, mean_distance, mmd
 
 
 def points(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
-    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return scale * torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def slow_mmd(source: list[list[float]], target: list[list[float]]) -> float:
@@ -27,12 +29,17 @@ def slow_mmd(source: list[list[float]], target: list[list[float]]) -> float:
 
     def mean_kernel(first: list[list[float]], second: list[list[float]]) -> float:
         values = [
-            sum(math.exp(-min(squared(a, b) / max(width * w, 1e-5), 1e5)) for w in (0.25, 0.5, 1, 2, 4))
+            sum(
+                math.exp(-min(squared(a, b) / max(width * w, 1e-5), 1e5))
+                for w in (0.25, 0.5, 1, 2, 4)
+            )
             for a, b in product(first, second)
         ]
         return sum(values) / len(values)
 
-    return mean_kernel(source, source) + mean_kernel(target, target) - 2 * mean_kernel(source, target)
+    return (
+        mean_kernel(source, source) + mean_kernel(target, target) - 2 * mean_kernel(source, target)
+    )
 
 
 def slow_cdd(source: Tensor, target: Tensor, M: int) -> float:
@@ -48,12 +55,20 @@ def slow_cdd(source: Tensor, target: Tensor, M: int) -> float:
     scale=st.sampled_from([1e-4, 1.0, 300.0]), seed=st.integers(0, 100),
 )  # fmt: skip
 def test_as_defined(K: int, n: int, m: int, D: int, more: int, scale: float, seed: int) -> None:
-    source, target = points(K, n, D, seed=seed, scale=scale), points(K, m, D, seed=seed + 1, scale=scale)
-    assert float(cdd(source, target, K + more + 1)) == pytest.approx(slow_cdd(source, target, K + more + 1), rel=1e-9, abs=1e-12)
+    source, target = (
+        points(K, n, D, seed=seed, scale=scale),
+        points(K, m, D, seed=seed + 1, scale=scale),
+    )
+    assert float(cdd(source, target, K + more + 1)) == pytest.approx(
+        slow_cdd(source, target, K + more + 1), rel=1e-9, abs=1e-12
+    )
 
 
 def test_kernels_are_those_of_scikit_learn() -> None:
-    pairwise = pytest.importorskip("sklearn.metrics.pairwise", reason="scikit-learn is not installed; make test-all installs it")
+    pairwise = pytest.importorskip(
+        "sklearn.metrics.pairwise",
+        reason="scikit-learn is not installed; make test-all installs it",
+    )
     source, target = points(1, 6, 4), points(1, 5, 4, seed=1) + 1
     pooled = torch.cat([source[0], target[0]]).numpy()
     width = pairwise.euclidean_distances(pooled, squared=True).sum() / (11 * 10)

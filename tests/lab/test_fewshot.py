@@ -24,7 +24,9 @@ from bgn_lab.report.write import write
 from bgn_lab.training import loop, schedule
 from bgn_lab.training.run import WEIGHTS
 
-SMALL = FewShotRecipe(norm="bgn", width=8, batch_size=64, epochs=4, milestones=(2, 3, 4), limit=2000, episodes=100)
+SMALL = FewShotRecipe(
+    norm="bgn", width=8, batch_size=64, epochs=4, milestones=(2, 3, 4), limit=2000, episodes=100
+)
 
 
 @pytest.mark.slow
@@ -33,7 +35,11 @@ def test_new_classes_are_recognised_and_imprinting_matches_training(tmp_path: Pa
     assert result["chance"] == 0.25
     assert result["test_1"] > 0.35, "at least ten points above guessing"
     assert result["test_5"] > result["test_1"]
-    assert result["test_accuracy"] == result["test_1"] == pytest.approx(np.mean(result["episodes"]["test_1"]))
+    assert (
+        result["test_accuracy"]
+        == result["test_1"]
+        == pytest.approx(np.mean(result["episodes"]["test_1"]))
+    )
     task = experiments.task(SMALL)
     model = task.build()
     assert isinstance(model, FewShotNetwork)
@@ -65,7 +71,9 @@ def test_episodes_are_the_same_at_every_call_and_have_no_image_twice() -> None:
 def test_prediction_by_the_nearest_direction() -> None:
     torch.manual_seed(0)
     directions = F.normalize(torch.randn(3, 1, 8), dim=-1)
-    f = directions * torch.rand(3, 20, 1).add(0.1) + 0.001 * torch.randn(3, 20, 8)  # lengths do not matter
+    f = directions * torch.rand(3, 20, 1).add(0.1) + 0.001 * torch.randn(
+        3, 20, 8
+    )  # lengths do not matter
     assert bool((predict(f, 5) == torch.arange(3)[:, None]).all())
     assert predict(f, 5).shape == (3, 15)
 
@@ -75,7 +83,9 @@ def test_the_classifier_is_the_formula() -> None:
     classifier, f = CosineClassifier(8, 3), torch.randn(4, 8)
     with torch.no_grad():
         classifier.bias.fill_(0.5)
-    wanted = torch.stack([10 * (F.cosine_similarity(f, w[None]) + 0.5) for w in classifier.weight], 1)
+    wanted = torch.stack(
+        [10 * (F.cosine_similarity(f, w[None]) + 0.5) for w in classifier.weight], 1
+    )
     torch.testing.assert_close(classifier(f), wanted)
 
 
@@ -107,7 +117,9 @@ def test_an_epoch_of_iterations_draws_with_replacement() -> None:
 
 
 def test_running_statistics_stay_in_the_transductive_variant(tmp_path: Path) -> None:
-    recipe = replace(SMALL, transductive=True, episodes=3, limit=200, epochs=1, schedule="constant", norm="bn")
+    recipe = replace(
+        SMALL, transductive=True, episodes=3, limit=200, epochs=1, schedule="constant", norm="bn"
+    )
     task = experiments.task(recipe)
     assert isinstance(task, FewShot)
     model = task.build().eval()
@@ -149,7 +161,9 @@ def _grey(x: Tensor) -> list[int]:
     return [round(float(image.float().mean())) for image in x]
 
 
-def test_classes_of_an_archive_and_of_folders_are_divided_alike(archive: Path, tmp_path: Path) -> None:
+def test_classes_of_an_archive_and_of_folders_are_divided_alike(
+    archive: Path, tmp_path: Path
+) -> None:
     root = tmp_path / "folders"
     for label, part in enumerate(("train", "train", "val", "val", "test", "test")):
         (root / part / f"n{label}").mkdir(parents=True)
@@ -157,7 +171,11 @@ def test_classes_of_an_archive_and_of_folders_are_divided_alike(archive: Path, t
             (root / part / f"n{label}" / f"{number}.jpg").write_bytes(_jpeg(40 * label + number))
     for path in (archive, root):
         data = few_shot.load(Recipe(data=str(path), image_size=16, validation=0), 2)
-        assert (data.classes, data.new_classes, data.shape) == (("n0", "n1"), ("n4", "n5"), (3, 16, 16))
+        assert (data.classes, data.new_classes, data.shape) == (
+            ("n0", "n1"),
+            ("n4", "n5"),
+            (3, 16, 16),
+        )
         assert data.test.y.tolist() == [0] * 4 + [1] * 4
         assert _grey(data.test.x) == pytest.approx([160, 161, 162, 163, 200, 201, 202, 203], abs=1)
         assert data.choice is not None
@@ -169,8 +187,12 @@ def test_classes_of_an_archive_and_of_folders_are_divided_alike(archive: Path, t
 def test_what_does_not_suffice_for_an_episode_is_refused(archive: Path) -> None:
     with pytest.raises(ValueError, match="ways=5 exceeds the 2 new classes"):
         experiments.task(FewShotRecipe(data=str(archive), width=8))
-    with pytest.raises(ValueError, match="queries=15 and 5 shots exceed the 4 images of a new class"):
-        experiments.task(FewShotRecipe(data=str(archive), width=8, ways=2, image_size=32, batch_size=4)).check()
+    with pytest.raises(
+        ValueError, match="queries=15 and 5 shots exceed the 4 images of a new class"
+    ):
+        experiments.task(
+            FewShotRecipe(data=str(archive), width=8, ways=2, image_size=32, batch_size=4)
+        ).check()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bgn_lab.genotype import EDGES, INPUTS, NAMED, NODES, OPERATIONS, Cell, Edge, Genotype, derive, find
+from bgn_lab.genotype import (
+    EDGES,
+    INPUTS,
+    NAMED,
+    NODES,
+    OPERATIONS,
+    Cell,
+    Edge,
+    Genotype,
+    derive,
+    find,
+)
 
 GOOD = [[["skip_connect", 0], ["sep_conv_3x3", 1]]] * 4
 
@@ -17,7 +28,9 @@ GOOD = [[["skip_connect", 0], ["sep_conv_3x3", 1]]] * 4
 def cells(draw: Any) -> Cell:
     nodes = []
     for i in range(NODES):
-        states = draw(st.lists(st.integers(0, INPUTS + i - 1), min_size=1, max_size=INPUTS + i, unique=True))
+        states = draw(
+            st.lists(st.integers(0, INPUTS + i - 1), min_size=1, max_size=INPUTS + i, unique=True)
+        )
         nodes.append(tuple(Edge(draw(st.sampled_from(OPERATIONS)), state) for state in states))
     return tuple(nodes)
 
@@ -49,12 +62,19 @@ def test_what_is_drawn_could_have_been_found(seed: int) -> None:
         weights = [[0.0] * len(OPERATIONS) for _ in EDGES]
         for node, edges in enumerate(cell):
             for edge in edges:
-                weights[EDGES.index((edge.state, INPUTS + node))][OPERATIONS.index(edge.operation)] = 1.0
+                weights[EDGES.index((edge.state, INPUTS + node))][
+                    OPERATIONS.index(edge.operation)
+                ] = 1.0
         assert derive(weights) == cell
 
 
 def test_every_operation_is_drawn() -> None:
-    drawn = {edge.operation for seed in range(20) for node in find(f"random-{seed}").normal for edge in node}
+    drawn = {
+        edge.operation
+        for seed in range(20)
+        for node in find(f"random-{seed}").normal
+        for edge in node
+    }
     assert drawn == set(OPERATIONS) - {"none"}
 
 
@@ -73,11 +93,26 @@ def test_cells_of_a_network() -> None:
         ([], "an object with normal and reduction, or with cells; found list"),
         ({"normal": GOOD}, "found normal"),
         ({"normal": GOOD[:3], "reduction": GOOD}, "normal has 3 nodes; expected 4"),
-        ({"normal": GOOD, "reduction": [[["skip_connect", 0]], [], *GOOD[:2]]}, "reduction, node 3 has no edges"),
-        ({"normal": GOOD, "reduction": [[["conv_7x7", 0]], *GOOD[:3]]}, "reduction, node 2: operation='conv_7x7'"),
-        ({"normal": GOOD, "reduction": [[["none", 2]], *GOOD[:3]]}, "reduction, node 2: state=2; expected one from 0 to 1"),
-        ({"normal": GOOD, "reduction": [[["none", 0], ["none", 0]], *GOOD[:3]]}, "node 2 has two edges from one state"),
-        ({"normal": GOOD, "reduction": [["none", 0], *GOOD[:3]]}, "reduction=.* is no cell; expected a list of nodes"),
+        (
+            {"normal": GOOD, "reduction": [[["skip_connect", 0]], [], *GOOD[:2]]},
+            "reduction, node 3 has no edges",
+        ),
+        (
+            {"normal": GOOD, "reduction": [[["conv_7x7", 0]], *GOOD[:3]]},
+            "reduction, node 2: operation='conv_7x7'",
+        ),
+        (
+            {"normal": GOOD, "reduction": [[["none", 2]], *GOOD[:3]]},
+            "reduction, node 2: state=2; expected one from 0 to 1",
+        ),
+        (
+            {"normal": GOOD, "reduction": [[["none", 0], ["none", 0]], *GOOD[:3]]},
+            "node 2 has two edges from one state",
+        ),
+        (
+            {"normal": GOOD, "reduction": [["none", 0], *GOOD[:3]]},
+            "reduction=.* is no cell; expected a list of nodes",
+        ),
         ({"normal": GOOD, "reduction": 3}, "reduction=3 is no cell"),
         ({"cells": 3}, "cells is a int; expected a list"),
         ({"cells": [GOOD, GOOD[:1]]}, r"cells\[1\] has 1 nodes"),
@@ -94,7 +129,10 @@ def test_bad_ones_are_refused(values: Any, message: str, tmp_path: Path) -> None
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="genotype='DARTS' is neither a file nor one of DARTS_V1, DARTS_V2, random-SEED"):
+    with pytest.raises(
+        ValueError,
+        match="genotype='DARTS' is neither a file nor one of DARTS_V1, DARTS_V2, random-SEED",
+    ):
         find("DARTS")
     (tmp_path / "cells.png").write_bytes(b"\x89PNG\r\n")
     with pytest.raises(ValueError, match=r"cells.png holds no genotype"):

@@ -18,7 +18,17 @@ from bgn_lab.training.run import run
 from tests.lab.interrupting import same_bits
 from tests.lab.small_images import small
 
-TINY = ManasRecipe(norm="bgn", groups=4, width=4, channels_last=False, cells=3, epochs=2, batch_size=16, limit=160, window=8)
+TINY = ManasRecipe(
+    norm="bgn",
+    groups=4,
+    width=4,
+    channels_last=False,
+    cells=3,
+    epochs=2,
+    batch_size=16,
+    limit=160,
+    window=8,
+)
 
 
 @pytest.mark.parametrize("credit", ["squares", "weights"])
@@ -62,7 +72,9 @@ def test_only_the_weights_of_the_path_learn() -> None:
             cell, edge, operation = int(words[2]), int(words[4]), int(words[5])
             if int(model.path[cell, edge]) != operation:
                 assert torch.equal(p, before[name]), name
-    assert any(not torch.equal(p, before[name]) for name, p in model.named_parameters() if "edges" in name)
+    assert any(
+        not torch.equal(p, before[name]) for name, p in model.named_parameters() if "edges" in name
+    )
 
 
 def test_policies_begin_uniform_and_move() -> None:
@@ -131,7 +143,10 @@ def test_a_path_is_judged_with_statistics_of_its_own() -> None:
 
 
 def test_all_edges_or_two(tmp_path: Path) -> None:
-    both = {keep: run(small(replace(TINY, keep=keep, epochs=1)), tmp_path / keep) for keep in ("two", "all")}  # type: ignore[arg-type]
+    both = {
+        keep: run(small(replace(TINY, keep=keep, epochs=1)), tmp_path / keep)
+        for keep in ("two", "all")
+    }  # type: ignore[arg-type]
     assert all(len(result["genotype"]["cells"]) == 3 for result in both.values())
     assert [len(node) for node in both["two"]["genotype"]["cells"][0]] == [2, 2, 2, 2]
     assert [len(node) for node in both["all"]["genotype"]["cells"][0]] == [2, 3, 4, 5]
@@ -139,13 +154,29 @@ def test_all_edges_or_two(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_path_learns_and_what_is_found_can_be_trained(tmp_path: Path) -> None:
-    recipe = replace(TINY, groups=None, width=8, channels_last=True, limit=2000, epochs=6, batch_size=32, window=128)
+    recipe = replace(
+        TINY,
+        groups=None,
+        width=8,
+        channels_last=True,
+        limit=2000,
+        epochs=6,
+        batch_size=32,
+        window=128,
+    )
     result = experiments.run(recipe, tmp_path / "search")
     assert result["validation_accuracy"] > 0.3
     network = experiments.recipe(
-        {"experiment": "nas-train", "genotype": str(tmp_path / "search" / GENOTYPE), "cells": 3, "width": 8}
+        {
+            "experiment": "nas-train",
+            "genotype": str(tmp_path / "search" / GENOTYPE),
+            "cells": 3,
+            "width": 8,
+        }
     )
-    trained = experiments.run(replace(network, epochs=3, limit=1500, batch_size=32, lr=0.1), tmp_path / "train")
+    trained = experiments.run(
+        replace(network, epochs=3, limit=1500, batch_size=32, lr=0.1), tmp_path / "train"
+    )
     assert trained["test_accuracy"] > 0.4
     assert trained["genotype"] == result["genotype"]
 
@@ -154,7 +185,8 @@ def test_agents_need_time() -> None:
     """Or a genotype would be left that nobody found."""
     task = small(replace(TINY, window=44))  # 2 epochs of 5 rounds
     with pytest.raises(
-        ValueError, match="window=44: policies stay uniform .* have 10 rounds; expected at most 40, or more epochs"
+        ValueError,
+        match="window=44: policies stay uniform .* have 10 rounds; expected at most 40, or more epochs",
     ):
         task.check()
     small(replace(TINY, window=40)).check()

@@ -59,7 +59,10 @@ def shapes(classes: int) -> dict[str, tuple[int, ...]]:
     for _, layers in blocks():
         for layer in layers:
             found[f"{layer.conv}.weight"] = (layer.K, layer.C, layer.size, layer.size)
-            found |= {f"{layer.norm}.{name}": (layer.K,) for name in ("weight", "bias", "running_mean", "running_var")}
+            found |= {
+                f"{layer.norm}.{name}": (layer.K,)
+                for name in ("weight", "bias", "running_mean", "running_var")
+            }
             found[f"{layer.norm}.num_batches_tracked"] = ()
     return found | {"classifier.1.weight": (classes, 1280), "classifier.1.bias": (classes,)}
 
@@ -69,12 +72,27 @@ def function(weights: dict[str, Tensor], x: Tensor) -> Tensor:
     for shortcut, layers in blocks():
         y = x
         for layer in layers:
-            y = F.conv2d(y, weights[f"{layer.conv}.weight"], None, layer.stride, layer.size // 2, 1, layer.groups)
-            mean, var, weight, bias = (weights[f"{layer.norm}.{n}"] for n in ("running_mean", "running_var", "weight", "bias"))
+            y = F.conv2d(
+                y,
+                weights[f"{layer.conv}.weight"],
+                None,
+                layer.stride,
+                layer.size // 2,
+                1,
+                layer.groups,
+            )
+            mean, var, weight, bias = (
+                weights[f"{layer.norm}.{n}"]
+                for n in ("running_mean", "running_var", "weight", "bias")
+            )
             y = F.batch_norm(y, mean, var, weight, bias)
             y = y.clamp(0, 6) if layer.activated else y
         x = x + y if shortcut else y
-    return F.linear(F.adaptive_avg_pool2d(x, 1).flatten(1), weights["classifier.1.weight"], weights["classifier.1.bias"])
+    return F.linear(
+        F.adaptive_avg_pool2d(x, 1).flatten(1),
+        weights["classifier.1.weight"],
+        weights["classifier.1.bias"],
+    )
 
 
 def test_size_and_keys_are_the_originals() -> None:
@@ -116,7 +134,8 @@ def test_first_weights() -> None:
     torch.manual_seed(0)
     model = mobilenet_v2(nn.BatchNorm2d, 1000)
     wanted = {
-        "features.17.conv.1.0.weight": (2 / (9 * 960)) ** 0.5,  # as torch counts a depthwise convolution's fan_out
+        "features.17.conv.1.0.weight": (2 / (9 * 960))
+        ** 0.5,  # as torch counts a depthwise convolution's fan_out
         "features.18.0.weight": (2 / 1280) ** 0.5,
         "classifier.1.weight": 0.01,
         "classifier.1.bias": 0.0,
@@ -159,7 +178,9 @@ def test_the_originals_weights_load() -> None:
 def test_by_name() -> None:
     assert isinstance(models.network("mobilenet-v2", nn.BatchNorm2d, 10), MobileNetV2)
     assert models.head("mobilenet-v2") == "classifier"
-    with pytest.raises(ValueError, match="width=8, stride=None are not for mobilenet-v2; expected none"):
+    with pytest.raises(
+        ValueError, match="width=8, stride=None are not for mobilenet-v2; expected none"
+    ):
         models.network("mobilenet-v2", nn.BatchNorm2d, 10, width=8)
     with pytest.raises(ValueError, match="model='vgg'"):
         models.network("vgg", nn.BatchNorm2d, 10)

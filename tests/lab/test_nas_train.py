@@ -20,7 +20,17 @@ from bgn_lab.genotype import NAMED, Genotype, find
 from bgn_lab.training.run import WEIGHTS
 from tests.lab.interrupting import same_bits
 
-TINY = NasTrainRecipe(norm="bgn", width=4, channels_last=False, cells=3, epochs=2, batch_size=32, limit=200, groups=4, cutout=8)
+TINY = NasTrainRecipe(
+    norm="bgn",
+    width=4,
+    channels_last=False,
+    cells=3,
+    epochs=2,
+    batch_size=32,
+    limit=200,
+    groups=4,
+    cutout=8,
+)
 
 
 def test_defaults_are_the_published_ones() -> None:
@@ -41,7 +51,9 @@ def test_groups_of_lists_of_cells(tmp_path: Path) -> None:
 def test_the_paper_s_in_cannot_learn() -> None:
     """DARTS_V2 has no pools in its last cell; where there are some, something is left."""
     plain = replace(TINY, norm="in", groups=None, auxiliary=0.0, cells=4)
-    with pytest.warns(UserWarning, match=r"norm='in': the network's answer is the same for all images"):
+    with pytest.warns(
+        UserWarning, match=r"norm='in': the network's answer is the same for all images"
+    ):
         experiments.task(plain).check()
     pool = [[["max_pool_3x3", 0]]] * 4
     own = json.dumps({"normal": pool, "reduction": pool})
@@ -51,15 +63,26 @@ def test_the_paper_s_in_cannot_learn() -> None:
 
 def test_what_manas_found_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "nas-train", "--preset", "paper-manas"]) == 2
-    assert "preset='paper-manas' trains a list of cells, and genotype='DARTS_V2' is none" in " ".join(
-        capsys.readouterr().err.split()
+    assert (
+        "preset='paper-manas' trains a list of cells, and genotype='DARTS_V2' is none"
+        in " ".join(capsys.readouterr().err.split())
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["bn", "bgn"])
 def test_it_learns(norm: str, tmp_path: Path) -> None:
-    recipe = replace(TINY, norm=norm, groups=None, width=8, channels_last=True, epochs=6, limit=1500, lr=0.1, drop_path=0.1)
+    recipe = replace(
+        TINY,
+        norm=norm,
+        groups=None,
+        width=8,
+        channels_last=True,
+        epochs=6,
+        limit=1500,
+        lr=0.1,
+        drop_path=0.1,
+    )
     result = experiments.run(recipe, tmp_path)
     assert result["test_accuracy"] > 0.5
     assert result["genotype"] == NAMED["DARTS_V2"].to_json()
@@ -109,7 +132,9 @@ def test_parts_of_training_images_are_hidden() -> None:
     task = experiments.task(TINY)
     x, _ = task.example(task.build(), (torch.ones(4, 1, 32, 32), torch.arange(4)))
     assert bool((x == 0).flatten(1).any(1).all())
-    whole, _ = experiments.task(replace(TINY, cutout=0)).example(task.build(), (torch.ones(4, 1, 32, 32), torch.arange(4)))
+    whole, _ = experiments.task(replace(TINY, cutout=0)).example(
+        task.build(), (torch.ones(4, 1, 32, 32), torch.arange(4))
+    )
     assert bool((whole == 1).all())
 
 
@@ -135,7 +160,10 @@ def test_images_of_another_size_have_no_auxiliary_classifier(tmp_path: Path) -> 
     file = tmp_path / "large.npz"
     x, y = np.zeros((40, 40, 40, 3), np.uint8), np.arange(40) % 2
     np.savez(file, x_train=x, y_train=y, x_test=x, y_test=y)
-    with pytest.raises(ValueError, match="maps of 8x8, and these are 10x10; expected images of 32x32, or auxiliary=0"):
+    with pytest.raises(
+        ValueError,
+        match="maps of 8x8, and these are 10x10; expected images of 32x32, or auxiliary=0",
+    ):
         experiments.task(replace(TINY, data=str(file))).check()
     experiments.task(replace(TINY, data=str(file), auxiliary=0.0)).check()
 
@@ -180,7 +208,10 @@ def test_small_images_are_padded() -> None:
         ({"stride": 2}, "stride=2: networks of cells have none"),
         ({"schedule": "steps"}, "schedule='steps', warmup=0.0: networks of cells have a cosine"),
         ({"warmup": 1.0}, "schedule='cosine', warmup=1.0: networks of cells have a cosine"),
-        ({"genotype": "nowhere.json"}, "genotype='nowhere.json' is neither a file nor one of DARTS_V1"),
+        (
+            {"genotype": "nowhere.json"},
+            "genotype='nowhere.json' is neither a file nor one of DARTS_V1",
+        ),
         ({"genotype": '{"cells": 3}'}, "genotype holds no genotype: cells is a int"),
         ({"drop_path": 1.0}, "drop_path=1.0 is out of range"),
         ({"model": "resnet8"}, "model='resnet8'"),

@@ -36,14 +36,23 @@ def test_the_tables_have_the_numbers_of_the_paper() -> None:
     assert [table.number for table in TABLES.values()] == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("table", [t for t in TABLES.values() if t is not paper.GROUP_SWEEP], ids=lambda t: t.slug)
+@pytest.mark.parametrize(
+    "table", [t for t in TABLES.values() if t is not paper.GROUP_SWEEP], ids=lambda t: t.slug
+)
 def test_rows_are_normalisers_in_order(table: Table) -> None:
     # the paper tries GBGN on ImageNet alone
-    assert list(table.rows) == [n for n in paper.NORMALISERS if n != "gbgn" or table is paper.IMAGENET]
+    assert list(table.rows) == [
+        n for n in paper.NORMALISERS if n != "gbgn" or table is paper.IMAGENET
+    ]
 
 
 def test_what_did_not_converge() -> None:
-    failed = {(table.slug, name) for table in TABLES.values() for name, row in table.rows.items() if None in row}
+    failed = {
+        (table.slug, name)
+        for table in TABLES.values()
+        for name, row in table.rows.items()
+        if None in row
+    }
     nas = {("darts", "in"), ("darts", "ln"), ("manas", "in"), ("manas", "ln"), ("manas", "pn")}
     assert failed == {*nas, ("adversarial", "pn")}
 
@@ -55,7 +64,9 @@ def test_imagenet_accuracies_are_of_6250_images(table: Table) -> None:
     assert all(value % 16 == 0 for value in thousandths)
 
 
-@pytest.mark.parametrize(("name", "mean"), [("ln", 75.191), ("gn", 76.073), ("pn", 74.167), ("bgn", 76.594)])
+@pytest.mark.parametrize(
+    ("name", "mean"), [("ln", 75.191), ("gn", 76.073), ("pn", 74.167), ("bgn", 76.594)]
+)
 def test_imagenet_means_are_those_of_the_text(name: str, mean: float) -> None:
     row = [value for value in paper.IMAGENET.rows[name] if value is not None]
     assert round(sum(row) / len(row), 3) == mean
@@ -77,12 +88,17 @@ def test_means_of_adaptation(name: str) -> None:
 def test_settings_are_those_of_the_library() -> None:
     assert tuple(paper.NORMALISERS) == NAMES
     assert {size: paper_groups(size) for size in paper.BATCH_SIZES} == paper.GROUPS
-    assert paper.EXPERIMENT_GROUPS["imagenet"] == {"gn": PAPER_CHANNEL_GROUPS, "gbgn": PAPER_CHANNEL_GROUPS}
+    assert paper.EXPERIMENT_GROUPS["imagenet"] == {
+        "gn": PAPER_CHANNEL_GROUPS,
+        "gbgn": PAPER_CHANNEL_GROUPS,
+    }
 
 
 def test_settings_fit_together() -> None:
     assert tuple(paper.LEARNING_RATES) == tuple(paper.GROUPS) == paper.BATCH_SIZES
-    linear = {size: 0.1 * (paper.WORKERS * size) / 256 for size in paper.BATCH_SIZES}  # Goyal et al.
+    linear = {
+        size: 0.1 * (paper.WORKERS * size) / 256 for size in paper.BATCH_SIZES
+    }  # Goyal et al.
     assert linear == pytest.approx(dict(paper.LEARNING_RATES))
     assert paper.MILESTONES[-1] < paper.EPOCHS
     assert set(paper.EXPERIMENT_GROUPS) == set(TABLES) - {"group-sweep"}
@@ -122,7 +138,11 @@ def printed_cells(tabular: str) -> Cells:
     width = max(len(line) for line in lines)
     header, *rows = (line for line in lines if len(line) == width)
     assert len(rows) >= 1
-    return {(row[0], column): number(cell) for row in rows for column, cell in zip(header[1:], row[1:], strict=True)}
+    return {
+        (row[0], column): number(cell)
+        for row in rows
+        for column, cell in zip(header[1:], row[1:], strict=True)
+    }
 
 
 def named_as_here(cells: Cells) -> Cells:
@@ -130,14 +150,19 @@ def named_as_here(cells: Cells) -> Cells:
     short = {printed: name for name, printed in paper.NORMALISERS.items()}
     if any(column in short for _, column in cells):
         cells = {(column, row): value for (row, column), value in cells.items()}
-    return {(short.get(row, row), re.sub(r"(?<=.) accuracy$", "", column)): value for (row, column), value in cells.items()}
+    return {
+        (short.get(row, row), re.sub(r"(?<=.) accuracy$", "", column)): value
+        for (row, column), value in cells.items()
+    }
 
 
 @every_table
 def test_a_table_is_the_printed_one(table: Table, source: str) -> None:
     tabulars = re.findall(r"\\begin\{tabular\}(.*?)\\end\{tabular\}", source, re.DOTALL)
     assert len(tabulars) == len(TABLES)
-    ours = {(name, column): value for name in table.rows for column, value in table.row(name).items()}
+    ours = {
+        (name, column): value for name in table.rows for column, value in table.row(name).items()
+    }
     assert ours == named_as_here(printed_cells(tabulars[table.number - 1]))
 
 
@@ -150,13 +175,23 @@ def listed(pattern: str, source: str) -> list[float]:
 
 def test_settings_are_those_of_the_text(source: str) -> None:
     sizes = r"batch sizes of 128, 64, 32, 16, 8, 4 and 2"
-    assert listed(rf"{sizes} are ([\d., and]+) respectively", source) == list(paper.LEARNING_RATES.values())
-    assert listed(rf"group number in BGN is set to be ([\d, and]+) for {sizes}", source) == list(paper.GROUPS.values())
+    assert listed(rf"{sizes} are ([\d., and]+) respectively", source) == list(
+        paper.LEARNING_RATES.values()
+    )
+    assert listed(rf"group number in BGN is set to be ([\d, and]+) for {sizes}", source) == list(
+        paper.GROUPS.values()
+    )
     assert listed(r"(\d+) GPUs are used in all ImageNet", source) == [paper.WORKERS]
     assert listed(r"(\d+) epochs are trained with", source) == [paper.EPOCHS]
-    assert listed(r"decayed by \$10\\times\$ at the ([\dth, and]+) epoch", source) == list(paper.MILESTONES)
-    assert listed(r"learning rate decayed by \$(\d+)\\times\$", source) == [1 / paper.LEARNING_RATE_FACTOR]
-    assert [10**-power for power in listed(r"decay of \$10\^\{-(\d)\}\$ is applied to all", source)] == [paper.WEIGHT_DECAY]
+    assert listed(r"decayed by \$10\\times\$ at the ([\dth, and]+) epoch", source) == list(
+        paper.MILESTONES
+    )
+    assert listed(r"learning rate decayed by \$(\d+)\\times\$", source) == [
+        1 / paper.LEARNING_RATE_FACTOR
+    ]
+    assert [
+        10**-power for power in listed(r"decay of \$10\^\{-(\d)\}\$ is applied to all", source)
+    ] == [paper.WEIGHT_DECAY]
     assert "the median accuracy in the last five epochs" in source
     assert paper.MEDIAN_EPOCHS == 5
 
@@ -167,12 +202,22 @@ def test_groups_are_those_of_the_text(source: str) -> None:
     darts, manas = (re.findall(r"G=(\d+)", text) for text in re.findall(pair, source))
     assert [int(G) for G in darts] == list(groups["darts"].values())
     assert [int(G) for G in manas] == list(groups["manas"].values())
-    assert listed(r"G=(\d+)\$ is used in GN and BGN", source) == [groups["adversarial"]["gn"]] == [groups["adversarial"]["bgn"]]
+    assert (
+        listed(r"G=(\d+)\$ is used in GN and BGN", source)
+        == [groups["adversarial"]["gn"]]
+        == [groups["adversarial"]["bgn"]]
+    )
     assert listed(r"group number in GN is set as (\d+)", source) == [groups["imagenet"]["gn"]]
-    assert listed(r"group number for channel is set as (\d+)", source) == [groups["imagenet"]["gbgn"]]
+    assert listed(r"group number for channel is set as (\d+)", source) == [
+        groups["imagenet"]["gbgn"]
+    ]
     tasks = paper.ADAPTATION_GROUPS
-    assert listed(r"For tasks da .*?, wa and wd, .*? is set to (\d+)\.", source) * 3 == [tasks[t] for t in ("da", "wa", "wd")]
-    assert listed(r"For ad and aw, we reduce .*? to (\d+ and \d+)", source) == [tasks[t] for t in ("ad", "aw")]
+    assert listed(r"For tasks da .*?, wa and wd, .*? is set to (\d+)\.", source) * 3 == [
+        tasks[t] for t in ("da", "wa", "wd")
+    ]
+    assert listed(r"For ad and aw, we reduce .*? to (\d+ and \d+)", source) == [
+        tasks[t] for t in ("ad", "aw")
+    ]
     assert listed(r"For dw, .*? is set to (\d+)\.", source) == [tasks["dw"]]
 
 

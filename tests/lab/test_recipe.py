@@ -17,8 +17,14 @@ from bgn_lab.training.schedule import rate
         ({"norm": "bgm"}, "norm='bgm' is not known; .*did you mean 'bgn'"),
         ({"batch_size": 0}, "batch_size=0 is not positive"),
         ({"groups": 8, "norm": "bn"}, "groups=8 has no meaning for norm='bn'"),
-        ({"instances": 64, "norm": "gn"}, "instances=64 is for norm='bgn' without groups; norm='gn', groups=None"),
-        ({"instances": 64, "groups": 2}, "instances=64 is for norm='bgn' without groups; norm='bgn', groups=2"),
+        (
+            {"instances": 64, "norm": "gn"},
+            "instances=64 is for norm='bgn' without groups; norm='gn', groups=None",
+        ),
+        (
+            {"instances": 64, "groups": 2},
+            "instances=64 is for norm='bgn' without groups; norm='bgn', groups=2",
+        ),
         ({"save_every": 0.0}, "save_every=0.0 is out of range"),
         ({"lr": 0.0}, "lr=0.0 is out of range; expected a number above 0"),
         ({"lr": float("nan")}, "lr=nan is out of range"),
@@ -63,7 +69,9 @@ def test_two_folders_are_two_data_sets(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     assert Recipe(data=str(tmp_path / "a")).key() != Recipe(data=str(tmp_path / "b")).key()
-    assert Recipe(root=tmp_path).key() != Recipe().key(), "the whole of Fashion-MNIST is not the part that ships"
+    assert Recipe(root=tmp_path).key() != Recipe().key(), (
+        "the whole of Fashion-MNIST is not the part that ships"
+    )
 
 
 def test_a_known_name_is_not_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +81,10 @@ def test_a_known_name_is_not_a_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_path_says_what_kind_of_data_it_is(tmp_path: Path) -> None:
-    assert (Recipe(data=str(tmp_path)).data, Recipe(data=str(tmp_path)).root) == ("folder", tmp_path)
+    assert (Recipe(data=str(tmp_path)).data, Recipe(data=str(tmp_path)).root) == (
+        "folder",
+        tmp_path,
+    )
     assert Recipe(data="some/where.npz").data == "arrays"
 
 

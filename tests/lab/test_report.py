@@ -24,7 +24,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 def small(folder: Path, *rows: tuple[str, tuple[Any, ...]], **settings: Any) -> Comparison:
     """Rows of (normaliser, accuracies by seed) at batch size 2."""
-    (one,) = compare(collect([grid(folder, {(norm, None): (seeds,) for norm, seeds in rows}, **settings)]))
+    (one,) = compare(
+        collect([grid(folder, {(norm, None): (seeds,) for norm, seeds in rows}, **settings)])
+    )
     return one
 
 
@@ -41,14 +43,24 @@ def test_rows_and_columns_are_in_order(found: Comparison) -> None:
 def test_mean_and_standard_deviation(found: Comparison) -> None:
     accuracy = found.at("BN", 2).accuracy  # 66 and 68
     assert accuracy is not None
-    assert (accuracy.mean, accuracy.deviation, accuracy.count) == (pytest.approx(67), pytest.approx(math.sqrt(2)), 2)
+    assert (accuracy.mean, accuracy.deviation, accuracy.count) == (
+        pytest.approx(67),
+        pytest.approx(math.sqrt(2)),
+        2,
+    )
     assert found.at("BN", 2).text() == "67.0 ± 1.4"
 
 
 def test_difference_is_seed_by_seed(found: Comparison) -> None:
-    difference = found.at("BGN, paper's G", 2).difference  # 75 - 66 and 77 - 68: no spread although both have some
+    difference = found.at(
+        "BGN, paper's G", 2
+    ).difference  # 75 - 66 and 77 - 68: no spread although both have some
     assert difference is not None
-    assert (difference.mean, difference.deviation, difference.count) == (pytest.approx(9), pytest.approx(0, abs=1e-9), 2)
+    assert (difference.mean, difference.deviation, difference.count) == (
+        pytest.approx(9),
+        pytest.approx(0, abs=1e-9),
+        2,
+    )
     assert found.at("LN", 2).difference_text() == "+3.5 ± 2.1"  # 5 and 2
     assert found.at("IN", 32).difference_text() == "-17.4 ± 0.1"  # -17.5 and -17.4, that is -17.45
     assert found.at("BN", 2).difference is None
@@ -91,7 +103,12 @@ def test_nothing_is_best_where_all_failed(tmp_path: Path) -> None:
 
 def test_unfinished_runs_are_not_run_yet(found: Comparison, tmp_path: Path) -> None:
     half = found.at("BGN, G = 8", 32)
-    assert (len(half.runs), len(half.results), half.text(), half.difference_text()) == (2, 1, "83.0", "-1.0")
+    assert (len(half.runs), len(half.results), half.text(), half.difference_text()) == (
+        2,
+        1,
+        "83.0",
+        "-1.0",
+    )
     one = small(tmp_path, ("bn", (70.0,)), ("gn", (UNFINISHED,)))
     assert one.at("GN", 2).text() == "not run yet"
     assert not one.at("GN", 2).best
@@ -115,11 +132,19 @@ def test_caption(found: Comparison, tmp_path: Path) -> None:
     caption = found.caption()
     assert "mean ± standard deviation over 2 seeds" in caption
     assert "no ± where there is but one run" in caption
-    assert "1,800 training and 1,000 test images: the standard error of one accuracy is about 1.4 points" in caption
+    assert (
+        "1,800 training and 1,000 test images: the standard error of one accuracy is about 1.4 points"
+        in caption
+    )
     assert "Guessing reaches 10.0 %; a run that ends at 12.8 % or less" in caption
     single = small(tmp_path / "median", ("bn", (70.0,)), median_of=2, epochs=2)
-    assert single.reading().startswith("Test accuracy in % (median of the last 2 epochs), one seed, and the difference")
-    assert small(tmp_path / "one", ("bn", (70.0,)), epochs=1).title() == "resnet8 on fashion-mnist, 1 epoch"
+    assert single.reading().startswith(
+        "Test accuracy in % (median of the last 2 epochs), one seed, and the difference"
+    )
+    assert (
+        small(tmp_path / "one", ("bn", (70.0,)), epochs=1).title()
+        == "resnet8 on fashion-mnist, 1 epoch"
+    )
 
 
 def test_what_a_normaliser_became(found: Comparison) -> None:
@@ -129,7 +154,9 @@ def test_what_a_normaliser_became(found: Comparison) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"lr": 0.05}, {"model": "resnet14"}, {"epochs": 4}, {"limit": 500}, {"augment": False}], ids=str
+    "setting",
+    [{"lr": 0.05}, {"model": "resnet14"}, {"epochs": 4}, {"limit": 500}, {"augment": False}],
+    ids=str,
 )
 def test_another_setting_is_another_comparison(setting: dict[str, Any], tmp_path: Path) -> None:
     for folder, extra in (("a", {}), ("b", setting)):

@@ -54,7 +54,11 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert len({name for name, _ in attrs}) == len(attrs)
-        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "xlink:href", "action", "data")]
+        self.links += [
+            value or ""
+            for name, value in attrs
+            if name in ("src", "href", "srcset", "xlink:href", "action", "data")
+        ]
         if tag == "table":
             self.tables.append([])
         elif tag == "tr":
@@ -108,7 +112,16 @@ def test_markdown(folder: Path, found: Comparison) -> None:
     assert len(tables[text.BECAME]) == 9
     theirs = tables["The paper's own figures (its table 2), not measured here"]
     assert theirs[0] == ["normaliser", *paper.IMAGENET.columns]
-    assert theirs[7] == ["BGN", "77.008", "77.104", "76.784", "76.624", "76.208", "76.336", "76.096"]
+    assert theirs[7] == [
+        "BGN",
+        "77.008",
+        "77.104",
+        "76.784",
+        "76.624",
+        "76.208",
+        "76.336",
+        "76.096",
+    ]
 
 
 @pytest.mark.parametrize("source", paper.TABLES.values(), ids=list(paper.TABLES))
@@ -116,7 +129,9 @@ def test_tables_of_the_paper_keep_their_numbers(source: paper.Table) -> None:
     header, rows = text.printed(source)
     assert {len(row) for row in rows} == {len(header)}
     printed = sorted(float(cell) for row in rows for cell in row[1:] if cell != "did not converge")
-    assert printed == sorted(value for row in source.rows.values() for value in row if value is not None)
+    assert printed == sorted(
+        value for row in source.rows.values() for value in row if value is not None
+    )
 
 
 def test_results_agree(folder: Path, found: Comparison) -> None:
@@ -126,7 +141,9 @@ def test_results_agree(folder: Path, found: Comparison) -> None:
     for cell in written["cells"]:
         own = found.at(cell["normaliser"], cell["place"])
         assert cell["accuracy"] == (None if own.accuracy is None else vars(own.accuracy))
-        assert cell["difference_to_bn"] == (None if own.difference is None else vars(own.difference))
+        assert cell["difference_to_bn"] == (
+            None if own.difference is None else vars(own.difference)
+        )
         assert (cell["did_not_converge"], cell["best"]) == (own.failed, own.best)
         assert [run["result"] for run in cell["runs"]] == [run.result for run in own.runs]
         assert [run["folder"] for run in cell["runs"]] == [run.folder.name for run in own.runs]
@@ -141,10 +158,18 @@ def test_results_name_files_but_not_where_they_lay(tmp_path: Path) -> None:
         "test_accuracy": 0.5,
         "chance": 0.1,
         "floor": 0.2,
-        "normalisers": [{"layer": "bn1", "shape": [4, 2, 2], "G": 4, "instances": 8, "acts_as": "BN"}],
+        "normalisers": [
+            {"layer": "bn1", "shape": [4, 2, 2], "G": 4, "instances": 8, "acts_as": "BN"}
+        ],
         "seconds": 1.0,
     }
-    run = Run(tmp_path / "one", recipe, about, (), {**result, "images": {"train": 9, "validation": 1, "test": 9}})
+    run = Run(
+        tmp_path / "one",
+        recipe,
+        about,
+        (),
+        {**result, "images": {"train": 9, "validation": 1, "test": 9}},
+    )
     write([run], tmp_path / "out")
     (written,) = json.loads((tmp_path / "out" / "results.json").read_text())
     (own,) = written["cells"][0]["runs"]
@@ -218,10 +243,14 @@ def test_accuracy_has_a_line_for_each_normaliser(columns: int, found: Comparison
     assert len(ours.containers) == len(found.labels)  # with error bars
     points = {bars.get_label(): len(bars.lines[0].get_xdata()) for bars in ours.containers}
     assert points == {label: 2 if label == "PN" else 3 for label in found.labels}
-    assert sum(line.get_marker() == "x" and len(line.get_xdata()) == 1 for line in ours.lines) == 2  # PN and GBGN at 2
+    assert (
+        sum(line.get_marker() == "x" and len(line.get_xdata()) == 1 for line in ours.lines) == 2
+    )  # PN and GBGN at 2
     assert drawn(theirs) == list(paper.NORMALISERS.values())
     assert all(len(line.get_xdata()) == 7 for line in theirs.lines)
-    keys = [[label.get_text() for label in axes.get_legend().get_texts()] for axes in (ours, theirs)]
+    keys = [
+        [label.get_text() for label in axes.get_legend().get_texts()] for axes in (ours, theirs)
+    ]
     assert keys == [[*found.labels, "did not converge"], list(paper.NORMALISERS.values())]
     assert "The paper's own figures" in theirs.get_title()
     assert "Measured" in ours.get_title()
@@ -235,9 +264,15 @@ def test_curves_have_a_panel_for_each_batch_size(columns: int, found: Comparison
     assert figure.axes[0].get_ylabel() == "validation accuracy, %"
     lines = {line.get_label(): line for line in figure.axes[0].lines}
     assert list(lines["BN"].get_ydata()) == pytest.approx([67 / 3, 134 / 3, 67])  # of both seeds
-    assert list(lines["GBGN"].get_ydata()) == pytest.approx([80 / 3, 160 / 3, 80])  # of the one that converged
-    assert list(lines["PN"].get_ydata()) == pytest.approx([3.4, 6.8, 10.2])  # none did, and one has no finite loss
-    assert len({line.get_linestyle() for label, line in lines.items() if label.startswith("BGN")}) == 2
+    assert list(lines["GBGN"].get_ydata()) == pytest.approx(
+        [80 / 3, 160 / 3, 80]
+    )  # of the one that converged
+    assert list(lines["PN"].get_ydata()) == pytest.approx(
+        [3.4, 6.8, 10.2]
+    )  # none did, and one has no finite loss
+    assert (
+        len({line.get_linestyle() for label, line in lines.items() if label.startswith("BGN")}) == 2
+    )
 
 
 def test_curves_without_validation_images(tmp_path: Path) -> None:
@@ -262,7 +297,9 @@ def test_page_is_well_formed_and_complete(folder: Path, found: Comparison) -> No
     assert measured["BN"] == ["67.0 ± 1.4", "80.5 ± 0.7", "84.2 ± 0.3"]
     assert measured["GBGN"][0] == "80.0 / +14.0 / 1 of 2 did not converge"
     assert measured["PN"][0] == "did not converge"
-    assert [["BGN", *(f"{value:.3f}" for value in paper.IMAGENET.rows["bgn"])]] == [r for r in seen.tables[-2] if r[0] == "BGN"]
+    assert [["BGN", *(f"{value:.3f}" for value in paper.IMAGENET.rows["bgn"])]] == [
+        r for r in seen.tables[-2] if r[0] == "BGN"
+    ]
     assert ["1", "75.360", "76.096"] in seen.tables[-1]
     assert seen.words.count("The paper's own figures (its table") == 2
     assert seen.words.count("Measured:") == 1
@@ -279,7 +316,10 @@ def test_page_loads_nothing(folder: Path) -> None:
     pictures = [base64.b64decode(link.partition(",")[2]).decode() for link in seen.links]
     assert all(picture.rstrip().endswith("</svg>") for picture in pictures)
     for part in (source, *pictures):
-        assert not re.search(r"""(src|href|srcset)\s*=\s*["']?\s*(https?:)?//|url\(\s*["']?(https?:)?//|@import|<script""", part)
+        assert not re.search(
+            r"""(src|href|srcset)\s*=\s*["']?\s*(https?:)?//|url\(\s*["']?(https?:)?//|@import|<script""",
+            part,
+        )
 
 
 def test_page_of_the_same_runs_is_the_same(folder: Path, found: Comparison) -> None:
@@ -326,16 +366,25 @@ def test_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_command_says_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path / "a", 70.0, norm="bn")
     make(tmp_path / "b", 70.0, norm="bn")
-    assert main(["report", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "out")]) == 0
+    assert (
+        main(["report", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "out")])
+        == 0
+    )
     assert "1 of 2 runs" in capsys.readouterr().out
 
 
-def test_command_refuses_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_refuses_what_it_cannot_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     empty, missing, out = tmp_path / "empty", tmp_path / "missing", tmp_path / "out"
     empty.mkdir()
     damaged = make(tmp_path / "runs", 70.0, norm="bn")
     (damaged / "recipe.json").write_text('{"norm": ')
-    for place, said in ((empty, str(empty)), (missing, str(missing)), (tmp_path / "runs", str(damaged / "recipe.json"))):
+    for place, said in (
+        (empty, str(empty)),
+        (missing, str(missing)),
+        (tmp_path / "runs", str(damaged / "recipe.json")),
+    ):
         assert main(["report", str(place), "--out", str(out)]) == 2
         assert said in capsys.readouterr().err
     assert main(["report", "--out", str(out)]) == 2

@@ -15,8 +15,14 @@ from bgn_lab.report.collect import collect
 from bgn_lab.report.write import write
 from tests.lab.report_runs import grid, make
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")]
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
+    None,
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome"),
+]
 PHONE, DESK = (390, 844), (1280, 800)
 Seen = tuple[tuple[int, int], list[dict[str, Any]]]
 
@@ -95,8 +101,12 @@ def test_tables_and_pictures_are_there(seen: Seen) -> None:
     for picture in closed["pictures"]:
         left, top, right, bottom = picture["box"]
         assert right - left > 0.75 * width
-        assert (bottom - top) / (right - left) == pytest.approx(picture["height"] / picture["width"], rel=0.02)
-        assert (picture["height"] > picture["width"]) == (width < 640)  # panels below each other on a phone
+        assert (bottom - top) / (right - left) == pytest.approx(
+            picture["height"] / picture["width"], rel=0.02
+        )
+        assert (picture["height"] > picture["width"]) == (
+            width < 640
+        )  # panels below each other on a phone
 
 
 def test_the_table_is_on_the_first_screen(seen: Seen) -> None:
@@ -115,7 +125,14 @@ def test_many_batch_sizes_scroll_within_their_tables(tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     for size in paper.BATCH_SIZES:
         for seed in range(2):
-            make(tmp_path / "runs", 70.0 + seed, norm="bn", batch_size=size, seed=seed, data=str(tmp_path / name))
+            make(
+                tmp_path / "runs",
+                70.0 + seed,
+                norm="bn",
+                batch_size=size,
+                seed=seed,
+                data=str(tmp_path / name),
+            )
     write(collect([tmp_path]), tmp_path)
     width, _ = PHONE
     closed, _ = measure(tmp_path, width)

@@ -16,7 +16,13 @@ def _size(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [("resnet18", 11_689_512), ("resnet34", 21_797_672), ("resnet50", 25_557_032), ("resnet101", 44_549_160)]
+    ("name", "size"),
+    [
+        ("resnet18", 11_689_512),
+        ("resnet34", 21_797_672),
+        ("resnet50", 25_557_032),
+        ("resnet101", 44_549_160),
+    ],
 )
 def test_large_networks_have_torchvisions_sizes(name: str, size: int) -> None:
     with torch.device("meta"):
@@ -39,7 +45,11 @@ def test_keys_are_torchvisions() -> None:
 @pytest.mark.parametrize("depth", [8, 20, 56])
 def test_small_networks_have_so_many_layers(depth: int) -> None:
     model = resnet(f"resnet{depth}", nn.BatchNorm2d, 10, channels=1)
-    on_the_way = [m for name, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear) and "downsample" not in name]
+    on_the_way = [
+        m
+        for name, m in model.named_modules()
+        if isinstance(m, nn.Conv2d | nn.Linear) and "downsample" not in name
+    ]
     assert len(on_the_way) == depth
     assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 

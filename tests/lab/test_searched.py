@@ -21,17 +21,37 @@ from bgn_lab.training.run import FINISHED, NOT_CONVERGED
 PAIR, LIST = NAMED["DARTS_V2"].to_json(), drawn(7, 5).to_json()
 
 
-def run(recipe: Any, minutes: float, validation: float | None, test: float | None, genotype: Any) -> Run:
-    accuracies = {"validation_accuracy": validation and validation / 100, "test_accuracy": test and test / 100}
+def run(
+    recipe: Any, minutes: float, validation: float | None, test: float | None, genotype: Any
+) -> Run:
+    accuracies = {
+        "validation_accuracy": validation and validation / 100,
+        "test_accuracy": test and test / 100,
+    }
     result = {"seconds": 60 * minutes, **accuracies, "parameters": 10, "genotype": genotype}
-    return Run(Path(), recipe, {}, (), {"status": FINISHED if validation else NOT_CONVERGED, **result})
+    return Run(
+        Path(), recipe, {}, (), {"status": FINISHED if validation else NOT_CONVERGED, **result}
+    )
 
 
 def search(method: str, minutes: float, norm: str = "bn", genotype: Any = PAIR) -> Run:
-    return run(experiments.recipe({"experiment": method, "norm": norm}), minutes, 30 if genotype else None, None, genotype)
+    return run(
+        experiments.recipe({"experiment": method, "norm": norm}),
+        minutes,
+        30 if genotype else None,
+        None,
+        genotype,
+    )
 
 
-def train(genotype: str, minutes: float, validation: float | None, test: float | None, norm: str = "bn", seed: int = 0) -> Run:
+def train(
+    genotype: str,
+    minutes: float,
+    validation: float | None,
+    test: float | None,
+    norm: str = "bn",
+    seed: int = 0,
+) -> Run:
     recipe = NasTrainRecipe(norm=norm, genotype=genotype, cells=5, seed=seed)
     return run(recipe, minutes, validation, test, find(genotype).to_json())
 
@@ -41,13 +61,20 @@ def test_chance_has_as_much_time() -> None:
         search("darts-search", 20),
         train(json.dumps(PAIR), 10, 50, 48),
         train(json.dumps(PAIR), 12, 52, 50, seed=1),
-        *(train(f"random-{k}", 10, v, t) for k, v, t in ((10, 99, 99), (0, 40, 45), (1, 44, 41), (2, 43, 49))),
+        *(
+            train(f"random-{k}", 10, v, t)
+            for k, v, t in ((10, 99, 99), (0, 40, 45), (1, 44, 41), (2, 43, 49))
+        ),
         train("random-0-of-5", 1, 98, 98),
     ]
     found = {row.source: row for row in rows(runs)}
     assert list(found) == ["DARTS", "random, best of 3 at the cost of DARTS", "random, mean of 4"]
     own, best, mean = found.values()
-    assert (own.tests, own.minutes, own.validation) == (pytest.approx((48, 50)), pytest.approx(31), None)
+    assert (own.tests, own.minutes, own.validation) == (
+        pytest.approx((48, 50)),
+        pytest.approx(31),
+        None,
+    )
     assert (best.tests, best.minutes) == (pytest.approx((41,)), pytest.approx(30)), (
         "chosen on validation images; no time for a fourth"
     )
@@ -98,7 +125,10 @@ def test_what_did_not_converge_is_counted() -> None:
 def test_a_search_that_came_to_grief_says_so() -> None:
     (row, *_) = rows([search("darts-search", 100, genotype=None), train("random-0", 10, 40, 41)])
     assert row.cells()[1:4] == ["DARTS", "·", "did not converge"]
-    lost = replace(search("darts-search", 5), result={**(search("darts-search", 5).result or {}), "status": NOT_CONVERGED})
+    lost = replace(
+        search("darts-search", 5),
+        result={**(search("darts-search", 5).result or {}), "status": NOT_CONVERGED},
+    )
     assert rows([lost]) == [], "what it left is not trained yet"
     (row, *_) = rows([lost, train(json.dumps(PAIR), 10, 50, 48)])
     assert row.cells()[1:4] == ["DARTS (the search did not converge)", "·", "48.0"]
@@ -106,12 +136,21 @@ def test_a_search_that_came_to_grief_says_so() -> None:
 
 def test_one_that_takes_longer_says_so() -> None:
     _, best, _ = (
-        row.cells() for row in rows([search("darts-search", 1), train(json.dumps(PAIR), 2, 50, 48), train("random-0", 10, 4, 4)])
+        row.cells()
+        for row in rows(
+            [
+                search("darts-search", 1),
+                train(json.dumps(PAIR), 2, 50, 48),
+                train("random-0", 10, 4, 4),
+            ]
+        )
     )
     assert best[1] == "random, best of 1, 7 minutes more than DARTS"
 
 
-def test_trainings_take_what_searches_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainings_take_what_searches_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(searched, "FOLDER", tmp_path)
     same = {"data": "cifar10", "limit": 500}
     names = [recipe.to_json()["genotype"] for recipe in searched.trainings(["gn"], 2, 3, **same)]
@@ -121,23 +160,53 @@ def test_trainings_take_what_searches_found(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / darts.key()).mkdir()
     (tmp_path / darts.key() / GENOTYPE).write_text(json.dumps(NAMED["DARTS_V1"].to_json()))
     found = list(searched.trainings(["gn", "bn"], 1, 2, **same))
-    assert [(recipe.norm, recipe.seed) for recipe in found] == [("gn", 0), ("gn", 0), ("gn", 0), ("bn", 0), ("bn", 0), ("gn", 1)]
-    assert find(found[0].to_json()["genotype"]) == find(found[-1].to_json()["genotype"]) == NAMED["DARTS_V1"]
+    assert [(recipe.norm, recipe.seed) for recipe in found] == [
+        ("gn", 0),
+        ("gn", 0),
+        ("gn", 0),
+        ("bn", 0),
+        ("bn", 0),
+        ("gn", 1),
+    ]
+    assert (
+        find(found[0].to_json()["genotype"])
+        == find(found[-1].to_json()["genotype"])
+        == NAMED["DARTS_V1"]
+    )
     assert {(recipe.data, recipe.limit) for recipe in [darts, manas, *found]} == {("cifar10", 500)}
 
 
 def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From real runs, however small."""
-    small = {"norm": "bn", "width": 4, "channels_last": False, "cells": 3, "epochs": 1, "batch_size": 32, "limit": 64}
+    small = {
+        "norm": "bn",
+        "width": 4,
+        "channels_last": False,
+        "cells": 3,
+        "epochs": 1,
+        "batch_size": 32,
+        "limit": 64,
+    }
     own = experiments.recipe({"experiment": "manas-search", "window": 1, **small})
     experiments.run(own, tmp_path / "runs" / "search")
     for genotype in (str(tmp_path / "runs" / "search" / GENOTYPE), "random-0-of-3"):
-        recipe = experiments.recipe({"experiment": "nas-train", "genotype": genotype, "auxiliary": 0.0, "cutout": 8, **small})
+        recipe = experiments.recipe(
+            {
+                "experiment": "nas-train",
+                "genotype": genotype,
+                "auxiliary": 0.0,
+                "cutout": 8,
+                **small,
+            }
+        )
         experiments.run(recipe, tmp_path / "runs" / recipe.key())
     text = write(tmp_path / "runs", tmp_path / "out")
     assert "| BN | MANAS-LS |" in text
     assert "| BN | random, best of 1" in text
-    assert "MANAS-LS: 1 epoch, batches of 32, learning rate 0.025, 64 training images, 3 cells, C = 4; training: 1 epoch" in text
+    assert (
+        "MANAS-LS: 1 epoch, batches of 32, learning rate 0.025, 64 training images, 3 cells, C = 4; training: 1 epoch"
+        in text
+    )
     assert "The paper's own figures" in text
     assert (tmp_path / "out" / "accuracy.png").stat().st_size > 5_000
     assert (tmp_path / "out" / "table.md").read_text() == text
@@ -152,12 +221,20 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (tmp_path / "out" / "manas-ls-bn" / "cells.png").stat().st_size > 10_000
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "report")]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "left out because they are searches, whose accuracies are not of test images: 1 of 3 runs" in shown
+    assert (
+        "left out because they are searches, whose accuracies are not of test images: 1 of 3 runs"
+        in shown
+    )
     assert re.search(r"genotype found [0-9a-f]{6}", shown), "and not a page of JSON"
-    assert main(["report", str(tmp_path / "runs" / "search"), "--out", str(tmp_path / "report")]) == 2
+    assert (
+        main(["report", str(tmp_path / "runs" / "search"), "--out", str(tmp_path / "report")]) == 2
+    )
     with pytest.raises(SystemExit, match="no training of what a search found is over"):
         write(tmp_path / "runs" / "search", tmp_path / "other")
     other = replace(recipe, limit=96)
     experiments.run(other, tmp_path / "runs" / other.key())
-    with pytest.raises(SystemExit, match=r"runs of several settings: limit (64 and 96|96 and 64); expected those of one study"):
+    with pytest.raises(
+        SystemExit,
+        match=r"runs of several settings: limit (64 and 96|96 and 64); expected those of one study",
+    ):
         write(tmp_path / "runs", tmp_path / "other")

@@ -31,8 +31,20 @@ from bgn_lab.training.run import WEIGHTS
 from bgn_lab.training.stopping import REQUEUE
 from bgn_lab.training.team import Team, settle
 
-SMALL = Recipe(norm="bgn", groups=4, width=4, limit=400, batch_size=4, epochs=3, lr=0.2, simulate_workers=4)
-FIELDS = ("norm", "groups", "width", "limit", "batch_size", "epochs", "lr", "simulate_workers", "accumulate")
+SMALL = Recipe(
+    norm="bgn", groups=4, width=4, limit=400, batch_size=4, epochs=3, lr=0.2, simulate_workers=4
+)
+FIELDS = (
+    "norm",
+    "groups",
+    "width",
+    "limit",
+    "batch_size",
+    "epochs",
+    "lr",
+    "simulate_workers",
+    "accumulate",
+)
 
 
 def command(recipe: Recipe, out: Path, *more: str) -> list[str]:
@@ -40,12 +52,30 @@ def command(recipe: Recipe, out: Path, *more: str) -> list[str]:
     options = [
         f"--{name.replace('_', '-')}={getattr(recipe, name)}" for name in FIELDS if getattr(recipe, name) is not None
     ]  # fmt: skip
-    return [sys.executable, "-m", "bgn_lab", "run", "classification", *options, "--out", str(out), *more]
+    return [
+        sys.executable,
+        "-m",
+        "bgn_lab",
+        "run",
+        "classification",
+        *options,
+        "--out",
+        str(out),
+        *more,
+    ]
 
 
 def torchrun(processes: int, words: list[str], *options: str) -> list[str]:
     """The same, started by torchrun."""
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), *options, *words[1:]]
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        str(processes),
+        *options,
+        *words[1:],
+    ]
 
 
 def start(words: list[str]) -> "subprocess.Popen[str]":
@@ -76,7 +106,9 @@ def weights(folder: Path) -> dict[str, Tensor]:
 
 
 def close(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
-    return all(torch.allclose(one[name].float(), two[name].float(), rtol=1e-4, atol=1e-5) for name in one)
+    return all(
+        torch.allclose(one[name].float(), two[name].float(), rtol=1e-4, atol=1e-5) for name in one
+    )
 
 
 @pytest.fixture
@@ -99,7 +131,9 @@ DRIVER = "import sys, torch; torch.set_default_dtype(torch.float64); from bgn_la
         pytest.param(4, {"norm": "gbgn", "groups": None}, marks=pytest.mark.slow),
     ],
 )
-def test_processes_and_their_simulation_give_the_same_weights(tmp_path: Path, processes: int, changes: dict[str, Any]) -> None:
+def test_processes_and_their_simulation_give_the_same_weights(
+    tmp_path: Path, processes: int, changes: dict[str, Any]
+) -> None:
     """Four workers under torchrun, and in one process, over three epochs; a worker with 16 images is something else."""
     recipe = replace(SMALL, limit=800, width=8, **changes)
     (tmp_path / "driver.py").write_text(DRIVER)
@@ -116,7 +150,9 @@ def test_processes_and_their_simulation_give_the_same_weights(tmp_path: Path, pr
     assert not close(one, weights(tmp_path / "large batch"))
 
 
-def test_workers_of_a_normaliser_without_batch_statistics_are_one_large_batch(tmp_path: Path) -> None:
+def test_workers_of_a_normaliser_without_batch_statistics_are_one_large_batch(
+    tmp_path: Path,
+) -> None:
     """LN sees each image alone: four workers with 4 images, one with 16, or accumulated, are all the same."""
     recipe = replace(SMALL, norm="ln", groups=None, epochs=1)
     experiments.run(recipe, tmp_path / "workers")
@@ -138,14 +174,31 @@ def test_running_statistics_are_those_of_the_first_worker(norm: str) -> None:
     for model, workers, own in zip(models, (4, 1), (batches, batches[::4]), strict=True):
         optimizer = torch.optim.SGD(model.parameters(), 0.0)
         scaler = torch.amp.GradScaler(enabled=False)
-        loop.train(model, optimizer, own, recipe, loop.classify, lambda _: 0.0, scaler, lambda *_: None, Team(workers))
+        loop.train(
+            model,
+            optimizer,
+            own,
+            recipe,
+            loop.classify,
+            lambda _: 0.0,
+            scaler,
+            lambda *_: None,
+            Team(workers),
+        )
     assert sizes == [4] * 8, "each worker normalises its own images"
-    for (name, one), (_, two) in zip(models[0].named_buffers(), models[1].named_buffers(), strict=True):
+    for (name, one), (_, two) in zip(
+        models[0].named_buffers(), models[1].named_buffers(), strict=True
+    ):
         assert torch.equal(one, two), name
     assert models[0].bn1.num_batches_tracked == 2  # type: ignore[union-attr]
 
 
-@given(share=st.integers(1, 4), processes=st.integers(1, 5), first=st.integers(0, 30), more=st.integers(0, 60))
+@given(
+    share=st.integers(1, 4),
+    processes=st.integers(1, 5),
+    first=st.integers(0, 30),
+    more=st.integers(0, 60),
+)
 def test_every_batch_is_somebodys(share: int, processes: int, first: int, more: int) -> None:
     teams = [Team(share * processes, processes, rank) for rank in range(processes)]
     found = [team.batches(first, first + more) for team in teams]
@@ -190,7 +243,9 @@ def wait_for_epochs(folder: Path, epochs: int, child: "subprocess.Popen[str]") -
 
 def trained(pid: int) -> list[int]:
     """The processes that train, below one that started them."""
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
+    )
     return [int(word) for word in listed.stdout.split()]
 
 
@@ -199,7 +254,11 @@ def test_a_worker_that_is_killed(tmp_path: Path, how: str) -> None:
     """SIGKILL in the middle of the second epoch; all begin again from the checkpoint and end as if nothing had happened."""
     recipe = replace(SMALL, simulate_workers=2, limit=1600, epochs=3)
     words = command(recipe, tmp_path / "killed")
-    words = [*words, "--processes", "2"] if how == "--processes" else torchrun(2, words, "--max-restarts", "1")
+    words = (
+        [*words, "--processes", "2"]
+        if how == "--processes"
+        else torchrun(2, words, "--max-restarts", "1")
+    )
     child = start(words)
     try:
         wait_for_epochs(tmp_path / "killed", 1, child)
@@ -243,9 +302,32 @@ def test_a_killed_run_of_images_in_folders_can_go_on_at_once(tmp_path: Path) -> 
             (tmp_path / "data" / part / name).mkdir(parents=True)
             for i in range(count):
                 grey = 60 + 100 * (name == "light") + i % 30
-                Image.new("RGB", (64, 64), (grey, grey, grey)).save(tmp_path / "data" / part / name / f"{i:04}.png")
-    words = [sys.executable, "-m", "bgn_lab", "run", "classification", "--data", str(tmp_path / "data"), "--image-size", "32"]
-    words += ["--width", "4", "--batch-size", "4", "--epochs", "2", "--decoders", "2", "--out", str(tmp_path / "run")]
+                Image.new("RGB", (64, 64), (grey, grey, grey)).save(
+                    tmp_path / "data" / part / name / f"{i:04}.png"
+                )
+    words = [
+        sys.executable,
+        "-m",
+        "bgn_lab",
+        "run",
+        "classification",
+        "--data",
+        str(tmp_path / "data"),
+        "--image-size",
+        "32",
+    ]
+    words += [
+        "--width",
+        "4",
+        "--batch-size",
+        "4",
+        "--epochs",
+        "2",
+        "--decoders",
+        "2",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     child = start(words)
     try:
         wait_for_epochs(tmp_path / "run", 1, child)
@@ -260,7 +342,9 @@ def test_a_killed_run_of_images_in_folders_can_go_on_at_once(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(tmp_path: Path, processes: int) -> None:
+def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(
+    tmp_path: Path, processes: int
+) -> None:
     """The signal goes to all processes, decoders too where there are any, as schedulers send it."""
     recipe = replace(SMALL, simulate_workers=2, limit=3200, epochs=2)
     words = command(recipe, tmp_path / "run", "--processes", str(processes))
@@ -286,14 +370,21 @@ def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(tmp_path: Path, pr
 def test_other_images_are_refused() -> None:
     team = Team(2, 2, 1)
     team.tell = lambda value: {"train": (3, "abc")}  # type: ignore[method-assign, assignment, misc]  # noqa: ARG005
-    with pytest.raises(ValueError, match="process 1 has other images than the first one: .*'def'.* instead of .*'abc'"):
+    with pytest.raises(
+        ValueError,
+        match="process 1 has other images than the first one: .*'def'.* instead of .*'abc'",
+    ):
         team.same("images", {"train": (3, "def")})
 
 
 @pytest.mark.parametrize(
     ("changes", "wanted", "message"),
     [
-        ({"simulate_workers": 3}, 2, "simulate_workers=3 cannot be spread evenly over 2 processes; expected a multiple of 2"),
+        (
+            {"simulate_workers": 3},
+            2,
+            "simulate_workers=3 cannot be spread evenly over 2 processes; expected a multiple of 2",
+        ),
         ({"device": "cuda:1"}, 2, "device='cuda:1' with 2 processes; expected cpu, or cuda"),
     ],
 )
@@ -323,8 +414,19 @@ def test_the_papers_preset() -> None:
     for size in paper.BATCH_SIZES:
         recipe = replace(preset, batch_size=size)
         assert recipe.rate == pytest.approx(paper.LEARNING_RATES[size])
-    assert (preset.epochs, preset.milestones, preset.schedule, preset.median_of) == (120, (30, 60, 90), "steps", 5)
-    assert (preset.model, preset.simulate_workers, preset.decay, preset.validation, preset.warmup) == ("resnet50", 8, 1e-4, 0, 0)
+    assert (preset.epochs, preset.milestones, preset.schedule, preset.median_of) == (
+        120,
+        (30, 60, 90),
+        "steps",
+        5,
+    )
+    assert (
+        preset.model,
+        preset.simulate_workers,
+        preset.decay,
+        preset.validation,
+        preset.warmup,
+    ) == ("resnet50", 8, 1e-4, 0, 0)
     model = experiments.task(replace(preset, batch_size=2), data.load(Recipe())).build()
     affine = [(m.weight, m.bias) for m in model.modules() if hasattr(m, "num_groups")]
     assert len(affine) == 53

@@ -15,7 +15,10 @@ from bgn_lab.recipe import Recipe
 
 def standings(*accuracies: float | None, bn: int = 0) -> list[Standing]:
     """From best to worst; which one is BN's."""
-    return [Standing(Recipe(norm="bn" if i == bn else "gn", seed=i), a) for i, a in enumerate(accuracies)]
+    return [
+        Standing(Recipe(norm="bn" if i == bn else "gn", seed=i), a)
+        for i, a in enumerate(accuracies)
+    ]
 
 
 def test_the_best_third_goes_on_and_batch_norm_with_it() -> None:
@@ -35,7 +38,11 @@ def test_every_candidate_is_a_recipe() -> None:
     ("found", "images", "message"),
     [
         (standings(0.8, 0.7, bn=0), 1000, "BN is the best here"),
-        (standings(0.8, 0.7, bn=1), 1000, r"GN is \+10.0 points from BN, more than the 3.6 that chance would explain"),
+        (
+            standings(0.8, 0.7, bn=1),
+            1000,
+            r"GN is \+10.0 points from BN, more than the 3.6 that chance would explain",
+        ),
         (standings(0.8, 0.79, bn=1), 1000, r"GN is \+1.0 points from BN, within the 3.6"),
         (standings(0.8, None, bn=1), 1000, "GN is the best; BN did not converge"),
     ],
@@ -54,11 +61,27 @@ def test_the_line_can_be_pasted(row: dict[str, object]) -> None:
     assert not isinstance(names["model"][1], nn.BatchNorm2d)  # type: ignore[index]
 
 
-def test_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Really trained: of hopeless and of good learning rates the good one is found, and a second call has it at once."""
     monkeypatch.setattr(tune, "CANDIDATES", ({"norm": "bn"}, {"norm": "bgn", "instances": 64}))
     monkeypatch.setattr(tune, "FACTORS", (1e-4, 1.0))
-    words = ["tune", "--width", "8", "--stride", "2", "--limit", "800", "--batch-size", "8", "--epochs", "3", "--seeds", "1"]
+    words = [
+        "tune",
+        "--width",
+        "8",
+        "--stride",
+        "2",
+        "--limit",
+        "800",
+        "--batch-size",
+        "8",
+        "--epochs",
+        "3",
+        "--seeds",
+        "1",
+    ]
     words += ["--jobs", "2", "--out", str(tmp_path)]
     assert cli.main(words) == 0
     said = capsys.readouterr().out
@@ -82,7 +105,9 @@ def test_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         (["--jobs", "0"], "jobs=0 is not positive"),
     ],
 )
-def test_bad_input(tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(
+    tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["tune", "--out", str(tmp_path / "tune"), *words]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "tune").exists()

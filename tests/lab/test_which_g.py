@@ -21,7 +21,9 @@ from tests.lab.report_runs import make
 
 def run(folder: Path, validation: float, test: float, **settings: object) -> None:
     path = make(folder, test, **settings) / "result.json"  # type: ignore[arg-type]
-    path.write_text(json.dumps({**json.loads(path.read_text()), "validation_accuracy": validation / 100}))
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "validation_accuracy": validation / 100})
+    )
 
 
 def test_rates_and_rivals_are_chosen_on_validation_images(tmp_path: Path) -> None:
@@ -34,15 +36,23 @@ def test_rates_and_rivals_are_chosen_on_validation_images(tmp_path: Path) -> Non
     found = entries(collect([tmp_path]))
     ((key, rows),) = found.items()
     assert key == ("fashion-mnist, resnet8", 3, 32)
-    assert (rows["BN"].lr, rows["BN"].test, rows["BN"].seeds) == (0.1, 56.0, 2), "not the rate that is best on test images"
+    assert (rows["BN"].lr, rows["BN"].test, rows["BN"].seeds) == (0.1, 56.0, 2), (
+        "not the rate that is best on test images"
+    )
     lost = regrets(found)
-    assert lost["BGN, G = 1"][key] == pytest.approx(-3.0), "the rival is GN, best on validation images; not LN"
+    assert lost["BGN, G = 1"][key] == pytest.approx(-3.0), (
+        "the rival is GN, best on validation images; not LN"
+    )
     text = tables(found)
-    assert "| BGN, G = 1 | -3.0 | -3.0 | -3.0 | 61.0 |" in text, "mean, worst, at batch 32, on validation images"
+    assert "| BGN, G = 1 | -3.0 | -3.0 | -3.0 | 61.0 |" in text, (
+        "mean, worst, at batch 32, on validation images"
+    )
     assert "56.0 ± 1.4 (lr 0.1)" in text
 
 
-def test_the_rate_chosen_is_known_when_all_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_chosen_is_known_when_all_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(which_g, "FOLDER", tmp_path)
     recipe = Recipe(norm="bn", seed=2)
     for lr, validation in ((0.1, 50), (0.3, 60)):
@@ -58,7 +68,9 @@ def test_every_run_of_the_study_is_one_of_its_own(tmp_path: Path) -> None:
         recipes = list(which_g.rates(cell))
         assert len({recipe.key() for recipe in recipes}) == len(recipes)
         twice = sum(
-            which_g.same_as(row, cell.model, size) != row for row in which_g.ROWS.values() for size in which_g.BATCH_SIZES
+            which_g.same_as(row, cell.model, size) != row
+            for row in which_g.ROWS.values()
+            for size in which_g.BATCH_SIZES
         )
         assert twice, "of two names for one network"
         assert len(recipes) == 3 * (6 * len(which_g.ROWS) - twice)
@@ -66,13 +78,21 @@ def test_every_run_of_the_study_is_one_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("model", "stride", "shape"), [("resnet10", None, (3, 64, 64)), ("resnet14", 2, (1, 28, 28)),
                                                         ("resnet18", 1, (3, 32, 32))])  # fmt: skip
-def test_rows_are_the_same_where_no_layer_merges_channels(model: str, stride: int | None, shape: tuple[int, int, int]) -> None:
+def test_rows_are_the_same_where_no_layer_merges_channels(
+    model: str, stride: int | None, shape: tuple[int, int, int]
+) -> None:
     for size in which_g.BATCH_SIZES:
         for least in (16, 64, 256):
             row = {"norm": "bgn", "instances": least}
             recipe = Recipe(model=model, width=8, stride=stride, batch_size=size, **row)  # type: ignore[arg-type]
-            network = norms.settle(resnet(model, norms.constructor(recipe), 10, shape[0], 8, stride), recipe, shape)
-            merged = any(kind.num_groups < kind.num_features for kind in map(identify, normalisers(network).values()) if kind)
+            network = norms.settle(
+                resnet(model, norms.constructor(recipe), 10, shape[0], 8, stride), recipe, shape
+            )
+            merged = any(
+                kind.num_groups < kind.num_features
+                for kind in map(identify, normalisers(network).values())
+                if kind
+            )
             assert merged == (which_g.same_as(row, model, size) == row), (size, least)
 
 
@@ -89,11 +109,17 @@ def test_noise_falls_with_the_values_and_confusion_grows_with_the_channels() -> 
     for G in (16, 4, 1):
         model = Shifted(bgn.BatchGroupNorm2d(16, G)).eval()
         batches = [torch.randn(2, 16, 2, 2) for _ in range(300)]
-        (found[G],) = which_g_measure.layers(model, Recipe(batch_size=2), torch.randn(4000, 16, 2, 2), batches)
-    assert found[16].noise_of_mean == pytest.approx(1 / 8**0.5, rel=0.1), "8 values: 1 / sqrt(8) standard deviations"
+        (found[G],) = which_g_measure.layers(
+            model, Recipe(batch_size=2), torch.randn(4000, 16, 2, 2), batches
+        )
+    assert found[16].noise_of_mean == pytest.approx(1 / 8**0.5, rel=0.1), (
+        "8 values: 1 / sqrt(8) standard deviations"
+    )
     assert found[16].noise_of_mean > found[4].noise_of_mean > found[1].noise_of_mean
     assert found[16].confusion_of_means == pytest.approx(0, abs=1e-6)
-    assert found[4].confusion_of_means == pytest.approx(1.25 / 2.25, rel=0.05), "means 0, 1, 2, 3 around a variance of 1"
+    assert found[4].confusion_of_means == pytest.approx(1.25 / 2.25, rel=0.05), (
+        "means 0, 1, 2, 3 around a variance of 1"
+    )
     assert found[1].confusion_of_means > 0.9
 
 

@@ -32,16 +32,31 @@ class Backend(Protocol):
     ) -> Tensor: ...
 
     def apply(
-        self, x: Tensor, part: Partition, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+        self,
+        x: Tensor,
+        part: Partition,
+        mean: Tensor,
+        var: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
     ) -> Tensor: ...
 
     def statistics(self, x: Tensor, part: Partition) -> Moments: ...
 
     def fixed(
-        self, gy: Tensor, x: Tensor, part: Partition, weight: Tensor | None, mean: Tensor, rstd: Tensor
+        self,
+        gy: Tensor,
+        x: Tensor,
+        part: Partition,
+        weight: Tensor | None,
+        mean: Tensor,
+        rstd: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
-    def positional(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor: ...
+    def positional(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor: ...
 
     def serves(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, /) -> bool: ...
 
@@ -79,9 +94,13 @@ def choose(asked: str) -> Choice:
         missing = "" if native.available() else f"; native is {native.why_not}"
         return Choice(next(iter(AVAILABLE)), f"the best one available{missing}")
     if asked == "native" and not native.available():
-        raise ValueError(f"{VARIABLE}='native', but native is {native.why_not}; accepted: auto, {', '.join(AVAILABLE)}")
+        raise ValueError(
+            f"{VARIABLE}='native', but native is {native.why_not}; accepted: auto, {', '.join(AVAILABLE)}"
+        )
     if asked not in AVAILABLE:
-        raise ValueError(f"{VARIABLE}={asked!r} is not a backend; accepted: auto, {', '.join(AVAILABLE)}")
+        raise ValueError(
+            f"{VARIABLE}={asked!r} is not a backend; accepted: auto, {', '.join(AVAILABLE)}"
+        )
     return Choice(asked, f"forced by {VARIABLE}={asked}")
 
 

@@ -10,7 +10,12 @@ import torch
 
 from bgn.partition import Partition
 
-TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}  # as in native/plan.h
+TYPES = {
+    torch.float32: 0,
+    torch.float64: 1,
+    torch.bfloat16: 2,
+    torch.float16: 3,
+}  # as in native/plan.h
 SLICED, CHANNELS_LAST, POSITIONAL, BY_ROWS = range(4)  # ways through memory, as in native/plan.h
 _SERIAL = 65536  # elements below which a second thread costs more than it gains
 
@@ -32,10 +37,24 @@ class Library:
         self.use_avx2 = function("bgn_use_avx2", number, number)
         affine = pointer, pointer, number
         self.forward = function(
-            "bgn_forward", number, pointer, pointer, pointer, *affine, real, *[pointer] * 3, real, pointer, number
+            "bgn_forward",
+            number,
+            pointer,
+            pointer,
+            pointer,
+            *affine,
+            real,
+            *[pointer] * 3,
+            real,
+            pointer,
+            number,
         )
-        self.apply = function("bgn_apply", number, pointer, pointer, pointer, *affine, real, *[pointer] * 3, number)
-        self.backward = function("bgn_backward", number, *[pointer] * 5, number, *[pointer] * 4, number, number)
+        self.apply = function(
+            "bgn_apply", number, pointer, pointer, pointer, *affine, real, *[pointer] * 3, number
+        )
+        self.backward = function(
+            "bgn_backward", number, *[pointer] * 5, number, *[pointer] * 4, number, number
+        )
         self.use_avx2(1)  # where there is such a thing
 
 
@@ -53,15 +72,26 @@ def load() -> tuple[Library | None, str]:
 class Plan:
     """How the C code walks through one shape; freed with its last user."""
 
-    def __init__(self, library: Library, part: Partition, dtype: torch.dtype, walk: int, layout: torch.memory_format) -> None:
+    def __init__(
+        self,
+        library: Library,
+        part: Partition,
+        dtype: torch.dtype,
+        walk: int,
+        layout: torch.memory_format,
+    ) -> None:
         self.part, self.layout, self.positional = part, layout, walk in (POSITIONAL, BY_ROWS)
         self.statistics = torch.float64 if dtype == torch.float64 else torch.float32
         size = part.N * part.P if self.positional else part.B * part.G  # statistics of each sort
         self.step = size * self.statistics.itemsize  # bytes from one sort to the next
-        self.Statistics = ctypes.c_char * (3 * self.step)  # memory for mean, M2 and 1 / standard deviation
+        self.Statistics = ctypes.c_char * (
+            3 * self.step
+        )  # memory for mean, M2 and 1 / standard deviation
         self.serial = part.N * part.D < _SERIAL
         self._free = library.plan_free
-        self.pointer = library.plan_new(part.N, part.C, part.P, part.B, part.G, part.whole_channels, TYPES[dtype], walk)
+        self.pointer = library.plan_new(
+            part.N, part.C, part.P, part.B, part.G, part.whole_channels, TYPES[dtype], walk
+        )
         if not self.pointer:
             raise MemoryError(f"no memory for the plan of {part}")
 

@@ -18,7 +18,16 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
 from bgn.backends import reference
-from bgn.backends.library import BY_ROWS, CHANNELS_LAST, POSITIONAL, SLICED, TYPES, Library, Plan, load
+from bgn.backends.library import (
+    BY_ROWS,
+    CHANNELS_LAST,
+    POSITIONAL,
+    SLICED,
+    TYPES,
+    Library,
+    Plan,
+    load,
+)
 from bgn.backends.running import Running, update
 from bgn.moments import Moments
 from bgn.partition import Partition
@@ -118,7 +127,10 @@ def _plan(x: Tensor, part: Partition | None) -> Plan:
         together = contiguous and positions > 1  # the positions of a channel
         walk = SLICED if together else CHANNELS_LAST
         if part is None:
-            part, walk = Partition(len(x), x.shape[1], positions, 1, 1, True), POSITIONAL if together else BY_ROWS
+            part, walk = (
+                Partition(len(x), x.shape[1], positions, 1, 1, True),
+                POSITIONAL if together else BY_ROWS,
+            )
         plan = _plans[key] = Plan(library, part, x.dtype, walk, layout)
     return plan
 
@@ -142,13 +154,20 @@ _NOWHERE = None, None, 0.0, None
 
 
 def _forward(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, plan: Plan, eps: float, running: Running | None
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    plan: Plan,
+    eps: float,
+    running: Running | None,
 ) -> tuple[Tensor, Any]:
     """Output, and statistics for the backward pass."""
     y = torch.empty_like(x)
     stats = plan.Statistics()
     direct = running is not None and running.within_reach(plan.statistics, plan.part.G)
-    to_mean, to_var, momentum, counter = running.pointers() if running is not None and direct else _NOWHERE
+    to_mean, to_var, momentum, counter = (
+        running.pointers() if running is not None and direct else _NOWHERE
+    )
     _checked(
         library.forward(
             plan.pointer,
@@ -176,7 +195,13 @@ def _forward(
 
 
 def _apply(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, plan: Plan, eps: float, mean: Tensor, var: Tensor
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    plan: Plan,
+    eps: float,
+    mean: Tensor,
+    var: Tensor,
 ) -> tuple[Tensor, Any]:
     """Output, and statistics for the backward pass."""
     y = torch.empty_like(x)
@@ -262,14 +287,28 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, gy: Tensor) -> Any:
         x, weight, bias = ctx.saved_tensors
         need_x, need_weight, need_bias = needs = ctx.needs_input_grad[:3]
-        if torch.is_grad_enabled() or type(gy) is not Tensor:  # somebody wants to differentiate again
+        if (
+            torch.is_grad_enabled() or type(gy) is not Tensor
+        ):  # somebody wants to differentiate again
             return (*_differentiable(gy, x, weight, bias, ctx, needs), None, None, None, None)
         plan: Plan = ctx.plan
         gx = torch.empty_like(x) if need_x else None
         gw = torch.empty_like(weight) if need_weight else None
         gb = torch.empty_like(bias) if need_bias else None
         mean = addressof(ctx.stats)
-        _backward(gy, x, gx, weight, gw, gb, plan, mean, mean + 2 * plan.step, _low(plan, weight, bias), ctx.given is not None)
+        _backward(
+            gy,
+            x,
+            gx,
+            weight,
+            gw,
+            gb,
+            plan,
+            mean,
+            mean + 2 * plan.step,
+            _low(plan, weight, bias),
+            ctx.given is not None,
+        )
         return gx, gw, gb, None, None, None, None
 
 
@@ -289,7 +328,9 @@ def _differentiable(
             y = reference.positional(x, weight, bias, ctx.eps)
         else:
             y = reference.train(x, ctx.plan.part, weight, bias, ctx.eps)
-        inputs = [t for t, need in zip((x, weight, bias), needs, strict=True) if need and t is not None]
+        inputs = [
+            t for t, need in zip((x, weight, bias), needs, strict=True) if need and t is not None
+        ]
         found = iter(torch.autograd.grad(y, inputs, gy, create_graph=True))
     return tuple(next(found) if need else None for need in needs)
 
@@ -297,7 +338,9 @@ def _differentiable(
 def _wanted(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether anybody may ask for a derivative."""
     return torch.is_grad_enabled() and (
-        x.requires_grad or (weight is not None and weight.requires_grad) or (bias is not None and bias.requires_grad)
+        x.requires_grad
+        or (weight is not None and weight.requires_grad)
+        or (bias is not None and bias.requires_grad)
     )
 
 
@@ -320,11 +363,18 @@ def _run(
 
 
 def train(
-    x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None, eps: float, running: Running | None = None
+    x: Tensor,
+    part: Partition,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    running: Running | None = None,
 ) -> Tensor:
     """See :func:`bgn.backends.reference.train`."""
     if torch.compiler.is_compiling() and _in_graph(x, weight, bias):
-        y, mean, m2, _ = torch.ops.bgn.normalise(x, weight, bias, part.B, part.G, part.whole_channels, eps)
+        y, mean, m2, _ = torch.ops.bgn.normalise(
+            x, weight, bias, part.B, part.G, part.whole_channels, eps
+        )
         if running is not None:
             update(running, Moments(reference.count(part, mean), mean, m2))
         return y  # type: ignore[no-any-return]
@@ -335,7 +385,13 @@ def train(
 
 
 def apply(
-    x: Tensor, part: Partition, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor,
+    part: Partition,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
 ) -> Tensor:
     """See :func:`bgn.backends.reference.apply`."""
     if not serves(x, weight, bias) or not all(
@@ -344,7 +400,9 @@ def apply(
         return reference.apply(x, part, mean, var, weight, bias, eps)
     x = _readable(x)
     plan = _plan(x, part)
-    if not (mean.dtype is var.dtype is plan.statistics and mean.is_contiguous() and var.is_contiguous()):
+    if not (
+        mean.dtype is var.dtype is plan.statistics and mean.is_contiguous() and var.is_contiguous()
+    ):
         mean, var = (t.to(plan.statistics).contiguous() for t in (mean, var))
     return _run(x, weight, bias, plan, eps, None, (mean, var))
 
@@ -365,11 +423,29 @@ def fixed(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See :func:`bgn.backends.reference.fixed`."""
     wide = _STATISTICS.get(x.dtype)
-    if not (serves(x, weight, None) and wide is x.dtype and type(gy) is Tensor and gy.is_cpu and gy.dtype is wide):
+    if not (
+        serves(x, weight, None)
+        and wide is x.dtype
+        and type(gy) is Tensor
+        and gy.is_cpu
+        and gy.dtype is wide
+    ):
         return reference.fixed(gy, x, part, weight, mean, rstd)
     x = _readable(x)
     gx, sums = torch.empty_like(x), torch.empty(2, part.C, dtype=wide)
-    _backward(gy, x, gx, weight, sums[1], sums[0], _plan(x, part), mean.data_ptr(), rstd.data_ptr(), False, True)
+    _backward(
+        gy,
+        x,
+        gx,
+        weight,
+        sums[1],
+        sums[0],
+        _plan(x, part),
+        mean.data_ptr(),
+        rstd.data_ptr(),
+        False,
+        True,
+    )
     return gx, sums[0], sums[1]
 
 
@@ -381,7 +457,9 @@ def positional(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     return _run(x, weight, bias, _plan(x, None), eps, None, None)
 
 
-_lanes: dict[Any, Plan] = {}  # plans of calls that were checked before, by whatever the checks depend on
+_lanes: dict[
+    Any, Plan
+] = {}  # plans of calls that were checked before, by whatever the checks depend on
 
 
 def remember(key: Any, x: Tensor, part: Partition) -> None:
@@ -408,7 +486,10 @@ def quick(
         or not x.is_contiguous(memory_format=plan.layout)
         or not serves(x, weight, bias)
         or (running is not None and not running.within_reach(plan.statistics, plan.part.G))
-        or (given is not None and not Running(*given, None).within_reach(plan.statistics, plan.part.G))
+        or (
+            given is not None
+            and not Running(*given, None).within_reach(plan.statistics, plan.part.G)
+        )
     ):
         return None
     return _run(x, weight, bias, plan, eps, running, given)

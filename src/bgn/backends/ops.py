@@ -30,44 +30,80 @@ def _partition(x: Tensor, B: int, G: int, whole_channels: bool) -> Partition:
 
 
 def _normalise(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, B: int, G: int, whole_channels: bool, eps: float
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    B: int,
+    G: int,
+    whole_channels: bool,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     readable = native._readable(x)
     plan = native._plan(readable, _partition(x, B, G, whole_channels))
     weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
     y, stats = native._forward(readable, weight, bias, plan, eps, None)
-    mean, m2, rstd = (t.clone() for t in torch.frombuffer(stats, dtype=plan.statistics).view(3, B, G))
+    mean, m2, rstd = (
+        t.clone() for t in torch.frombuffer(stats, dtype=plan.statistics).view(3, B, G)
+    )
     if y.stride() != x.stride():  # as the caller was promised
         y = torch.empty_like(x).copy_(y)
     return y, mean, m2, rstd
 
 
 def _fake_normalise(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, B: int, G: int, whole_channels: bool, eps: float
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    B: int,
+    G: int,
+    whole_channels: bool,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     mean, m2, rstd = (x.new_empty(B, G, dtype=native._STATISTICS[x.dtype]) for _ in range(3))
     return torch.empty_like(x), mean, m2, rstd
 
 
 def _normalise_backward(
-    gy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, G: int, whole_channels: bool
+    gy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    G: int,
+    whole_channels: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     readable = native._readable(x)
     plan = native._plan(readable, _partition(x, mean.shape[0], G, whole_channels))
     weight = None if weight is None else weight.contiguous()
     gx = torch.empty_like(readable)
-    gw, gb = (torch.empty(x.shape[1], dtype=plan.statistics if weight is None else weight.dtype) for _ in range(2))
+    gw, gb = (
+        torch.empty(x.shape[1], dtype=plan.statistics if weight is None else weight.dtype)
+        for _ in range(2)
+    )
     low = gw.dtype is not plan.statistics
-    native._backward(gy, readable, gx, weight, gw, gb, plan, mean.data_ptr(), rstd.data_ptr(), low, frozen=False)
+    native._backward(
+        gy, readable, gx, weight, gw, gb, plan, mean.data_ptr(), rstd.data_ptr(), low, frozen=False
+    )
     if gx.stride() != x.stride():
         gx = torch.empty_like(x).copy_(gx)
     return gx, gw, gb
 
 
 def _fake_normalise_backward(
-    gy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, G: int, whole_channels: bool
+    gy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    G: int,
+    whole_channels: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    gw, gb = (x.new_empty(x.shape[1], dtype=native._STATISTICS[x.dtype] if weight is None else weight.dtype) for _ in range(2))
+    gw, gb = (
+        x.new_empty(
+            x.shape[1], dtype=native._STATISTICS[x.dtype] if weight is None else weight.dtype
+        )
+        for _ in range(2)
+    )
     return torch.empty_like(x), gw, gb
 
 
@@ -81,7 +117,9 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _derivative(ctx: Any, gy: Tensor, *_: Any) -> Any:
     x, weight, mean, rstd = ctx.saved_tensors
-    gx, gw, gb = torch.ops.bgn.normalise_backward(gy, x, weight, mean, rstd, ctx.G, ctx.whole_channels)
+    gx, gw, gb = torch.ops.bgn.normalise_backward(
+        gy, x, weight, mean, rstd, ctx.G, ctx.whole_channels
+    )
     return gx, None if weight is None else gw, gb if ctx.has_bias else None, None, None, None, None
 
 
@@ -90,4 +128,6 @@ if native.available():
     _LIBRARY.impl("normalise_backward", _normalise_backward, "CPU")
     torch.library.register_fake("bgn::normalise", _fake_normalise, lib=_LIBRARY)
     torch.library.register_fake("bgn::normalise_backward", _fake_normalise_backward, lib=_LIBRARY)
-    torch.library.register_autograd("bgn::normalise", _derivative, setup_context=_setup, lib=_LIBRARY)
+    torch.library.register_autograd(
+        "bgn::normalise", _derivative, setup_context=_setup, lib=_LIBRARY
+    )

@@ -52,7 +52,10 @@ def spread(stat: Tensor, part: Partition, like: Tensor) -> Tensor:
     per_unit = stat[:, :, None].expand(B, G, longest).reshape(B, G * longest)
     if U % G:  # drop the last place of the groups that are one unit shorter
         group = part.group_of_unit(stat.device)
-        per_unit = per_unit[:, group * longest + torch.arange(U, device=stat.device) - part.starts(stat.device)[group]]
+        per_unit = per_unit[
+            :,
+            group * longest + torch.arange(U, device=stat.device) - part.starts(stat.device)[group],
+        ]
     if B > 1:
         per_unit = per_unit.repeat_interleave(part.block_size, dim=0)  # (B, units) -> (N, units)
     positions = [1] * (like.dim() - 2) if part.whole_channels else like.shape[2:]
@@ -65,15 +68,29 @@ def per_channel(vector: Tensor, like: Tensor) -> Tensor:
 
 
 def apply(
-    x: Tensor, part: Partition, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor,
+    part: Partition,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
 ) -> Tensor:
     """Normalise with given (G,) statistics."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    return _normalise(x, part, mean.to(wide)[None], var.to(wide)[None], weight, bias, eps)  # (G,) -> (1, G)
+    return _normalise(
+        x, part, mean.to(wide)[None], var.to(wide)[None], weight, bias, eps
+    )  # (G,) -> (1, G)
 
 
 def _normalise(
-    x: Tensor, part: Partition, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    x: Tensor,
+    part: Partition,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
 ) -> Tensor:
     """Normalise with (B, G) statistics, then scale and shift per channel."""
     scale = torch.rsqrt(spread(var, part, x) + eps)
@@ -87,7 +104,12 @@ def _normalise(
 
 
 def train(
-    x: Tensor, part: Partition, weight: Tensor | None, bias: Tensor | None, eps: float, running: Running | None = None
+    x: Tensor,
+    part: Partition,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    running: Running | None = None,
 ) -> Tensor:
     """Normalise with the statistics of x itself, and move the running ones towards them."""
     stats = statistics(x, part)

@@ -18,7 +18,9 @@ class Running:
 
     __slots__ = ("counter", "direct", "mean", "momentum", "var")
 
-    def __init__(self, mean: Tensor, var: Tensor, momentum: float | None, counter: Tensor | None = None) -> None:
+    def __init__(
+        self, mean: Tensor, var: Tensor, momentum: float | None, counter: Tensor | None = None
+    ) -> None:
         self.mean, self.var, self.momentum, self.counter = mean, var, momentum, counter
         self.direct: bool | None = None  # whether C can write to them; not yet known
 
@@ -34,18 +36,28 @@ class Running:
                 and var.is_cpu
                 and mean.is_contiguous()
                 and var.is_contiguous()
-                and (counter is None or (type(counter) is Tensor and counter.dtype is torch.int64 and counter.is_cpu))
+                and (
+                    counter is None
+                    or (type(counter) is Tensor and counter.dtype is torch.int64 and counter.is_cpu)
+                )
             )
         return self.direct
 
     def pointers(self) -> tuple[int, int, float, int | None]:
         """For C: mean, variance, momentum (below 0 for none) and counter."""
         counter = None if self.counter is None else self.counter.data_ptr()
-        return self.mean.data_ptr(), self.var.data_ptr(), -1.0 if self.momentum is None else self.momentum, counter
+        return (
+            self.mean.data_ptr(),
+            self.var.data_ptr(),
+            -1.0 if self.momentum is None else self.momentum,
+            counter,
+        )
 
     def written(self) -> None:
         """Tell autograd that C wrote to the statistics."""
-        increment_version((self.mean, self.var) if self.counter is None else (self.mean, self.var, self.counter))
+        increment_version(
+            (self.mean, self.var) if self.counter is None else (self.mean, self.var, self.counter)
+        )
 
 
 @torch.no_grad()

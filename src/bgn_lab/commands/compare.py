@@ -101,10 +101,20 @@ class Compare:
         checks.positive_int("seeds", self.seeds)
         base = self._base()
         plain = self.experiment == "classification"
-        rows_of_bgn = [(groups, None) for groups in self._groups()] + [(None, least) for least in dict.fromkeys(self.instances)]
+        rows_of_bgn = [(groups, None) for groups in self._groups()] + [
+            (None, least) for least in dict.fromkeys(self.instances)
+        ]
         sizes = dict.fromkeys(self.batch_sizes or ((2, 8, 32) if plain else (base.batch_size,)))
         return [
-            replace(base, norm=norm, groups=groups, instances=instances, batch_size=size, seed=seed, **self._place(place, norm))
+            replace(
+                base,
+                norm=norm,
+                groups=groups,
+                instances=instances,
+                batch_size=size,
+                seed=seed,
+                **self._place(place, norm),
+            )
             for seed, size, place in product(range(self.seeds), sizes, self._places(base))
             for norm in dict.fromkeys(self.norms)
             for groups, instances in (rows_of_bgn if norm == "bgn" else ((None, None),))
@@ -114,18 +124,40 @@ class Compare:
         """Tasks of adaptation, each with and without."""
         if not isinstance(base, AdaptationRecipe):
             if self.tasks or self.weights:
-                raise ValueError(f"tasks and weights have no meaning for experiment={self.experiment!r}; expected none")
+                raise ValueError(
+                    f"tasks and weights have no meaning for experiment={self.experiment!r}; expected none"
+                )
             return [{}]
-        usual = (f"{PLAIN}-{TEXTURED}",) if base.data == "fashion-mnist" else tuple(paper.ADAPTATION_GROUPS)
-        return [{"task": task, "adapt": adapt} for task in self.tasks or usual for adapt in (False, True)]
+        usual = (
+            (f"{PLAIN}-{TEXTURED}",)
+            if base.data == "fashion-mnist"
+            else tuple(paper.ADAPTATION_GROUPS)
+        )
+        return [
+            {"task": task, "adapt": adapt}
+            for task in self.tasks or usual
+            for adapt in (False, True)
+        ]
 
     def _place(self, place: dict[str, Any], norm: str) -> dict[str, Any]:
-        return place if self.weights is None else {**place, "weights": self.weights.replace("{norm}", norm)}
+        return (
+            place
+            if self.weights is None
+            else {**place, "weights": self.weights.replace("{norm}", norm)}
+        )
 
     def _base(self) -> Recipe:
         """What the runs have in common: the preset's, and what is given."""
-        checks.one_of("experiment", self.experiment, [name for name in experiments.EXPERIMENTS if not name.endswith("-search")])
-        presets = {"laptop": Recipe(epochs=2)} if self.experiment == "classification" else PRESETS[self.experiment]
+        checks.one_of(
+            "experiment",
+            self.experiment,
+            [name for name in experiments.EXPERIMENTS if not name.endswith("-search")],
+        )
+        presets = (
+            {"laptop": Recipe(epochs=2)}
+            if self.experiment == "classification"
+            else PRESETS[self.experiment]
+        )
         checks.one_of("preset", self.preset, tuple(presets))
         preset = presets[self.preset]
         given: dict[str, Any] = {
@@ -137,7 +169,9 @@ class Compare:
         if shipped and self.experiment == "classification":  # then it shall take minutes
             given |= {"stride": self.stride or 2, "limit": self.limit or 3600}
         milestones = preset.milestones
-        if self.epochs is not None and self.experiment != "classification":  # where the preset has them, in proportion
+        if (
+            self.epochs is not None and self.experiment != "classification"
+        ):  # where the preset has them, in proportion
             milestones = tuple(round(m * self.epochs / preset.epochs) for m in milestones)
         return replace(
             preset, milestones=milestones, decoders=self.decoders, amp=self.amp, compile=self.compile,
@@ -145,7 +179,9 @@ class Compare:
         )  # fmt: skip
 
     def _groups(self) -> Iterator[int | None]:
-        for word in dict.fromkeys(self.groups or (("paper", "8") if self.experiment == "classification" else ("paper",))):
+        for word in dict.fromkeys(
+            self.groups or (("paper", "8") if self.experiment == "classification" else ("paper",))
+        ):
             if word == "paper":
                 yield None
             elif word.isdecimal() and int(word) > 0:
@@ -171,7 +207,9 @@ class Compare:
 
     def _check(self, recipes: list[Recipe]) -> None:
         """Refuse what would fail after minutes."""
-        for _, own in groupby(recipes, key=lambda recipe: getattr(recipe, "task", None)):  # which have images of their own
+        for _, own in groupby(
+            recipes, key=lambda recipe: getattr(recipe, "task", None)
+        ):  # which have images of their own
             first, *others = own
             task = experiments.task(first)
             task.check()
@@ -179,7 +217,9 @@ class Compare:
                 experiments.task(recipe, task.data).check()
 
     def _run(self, console: Console, recipes: dict[str, Recipe], folder: Path, jobs: int) -> int:
-        done = {key: read(folder / key) for key in recipes if (folder / key / "result.json").exists()}
+        done = {
+            key: read(folder / key) for key in recipes if (folder / key / "result.json").exists()
+        }
         if done:
             said = f"{len(done)} of {len(recipes)} runs are there already, in {folder}"
             console.print(said, highlight=False, markup=False, soft_wrap=True)
@@ -196,11 +236,19 @@ class Compare:
 
             stopped = ""
             try:
-                studies.run({k: r for k, r in recipes.items() if k not in done}, folder, jobs, hear, show.refresh)
+                studies.run(
+                    {k: r for k, r in recipes.items() if k not in done},
+                    folder,
+                    jobs,
+                    hear,
+                    show.refresh,
+                )
             except KeyboardInterrupt:
                 stopped = "interrupted"
             except studies.Broken:
-                stopped = "a process was killed, perhaps for lack of memory" + (": fewer --jobs need less" if jobs > 1 else "")
+                stopped = "a process was killed, perhaps for lack of memory" + (
+                    ": fewer --jobs need less" if jobs > 1 else ""
+                )
         return self._end(console, recipes, done, failures, stopped, time.perf_counter() - started)
 
     def _end(
@@ -222,7 +270,10 @@ class Compare:
         for failure in failures:
             console.print(Text(f"failed: {failure}", style="red"), soft_wrap=True)
         if stopped:
-            console.print(f"{stopped}; what is done is kept, the same command goes on from there", soft_wrap=True)
+            console.print(
+                f"{stopped}; what is done is kept, the same command goes on from there",
+                soft_wrap=True,
+            )
         return 130 if stopped == "interrupted" else 1 if stopped or failures else 0
 
 
@@ -240,14 +291,21 @@ class _Show:
         self.total = sum(self.cost.values())
         self.past = self.before = sum(self.cost[key] for key in done)
         self.begin = time.perf_counter()
-        self.bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"), console=console)
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+        )
         self.task = self.bar.add_task("", total=self.total, left="")
         self.stack = ExitStack()
         self.live: Live | None = None
 
     def __enter__(self) -> _Show:
         if self.console.is_terminal and len(self.done) < len(self.recipes):
-            self.live = self.stack.enter_context(Live(console=self.console, refresh_per_second=4, transient=True))
+            self.live = self.stack.enter_context(
+                Live(console=self.console, refresh_per_second=4, transient=True)
+            )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -267,17 +325,34 @@ class _Show:
         if self.live is None:
             r, result = outcome.recipe, outcome.result
             key = r.measures[0].key
-            said = outcome.error if result is None else result["status"] if result["reason"] else f"{result[key]:.1%}"
+            said = (
+                outcome.error
+                if result is None
+                else result["status"]
+                if result["reason"]
+                else f"{result[key]:.1%}"
+            )
             spent = "" if result is None else f" in {result['seconds']:.0f} s"
-            line = f"[{len(self.done)}/{len(self.recipes)}] {_name(r)}: {said}{spent}; {self.left()}"
+            line = (
+                f"[{len(self.done)}/{len(self.recipes)}] {_name(r)}: {said}{spent}; {self.left()}"
+            )
             self.console.print(line, highlight=False, markup=False)
 
     def refresh(self) -> None:
         """Draw anew."""
         if self.live is not None:
             self.bar.update(
-                self.task, completed=self.past, description=f"{len(self.done)}/{len(self.recipes)} runs", left=self.left()
+                self.task,
+                completed=self.past,
+                description=f"{len(self.done)}/{len(self.recipes)} runs",
+                left=self.left(),
             )
-            waiting = [Run(Path(key), recipe, {}, (), None) for key, recipe in self.recipes.items() if key not in self.done]
+            waiting = [
+                Run(Path(key), recipe, {}, (), None)
+                for key, recipe in self.recipes.items()
+                if key not in self.done
+            ]
             tables = [text.terminal(found) for found in compare([*self.done.values(), *waiting])]
-            self.live.update(Group(self.bar, *tables))  # the bar first: a low terminal cuts off the end
+            self.live.update(
+                Group(self.bar, *tables)
+            )  # the bar first: a low terminal cuts off the end

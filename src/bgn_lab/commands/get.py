@@ -7,7 +7,13 @@ from pathlib import Path
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from bgn import checks
 from bgn_lab.data import cifar10, fetch
@@ -30,8 +36,13 @@ class Get:
         columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("", total=None)
-            folder = fetch.get_cifar10(self.root, lambda done, size: progress.update(task, completed=done, total=size or None))
+            folder = fetch.get_cifar10(
+                self.root,
+                lambda done, size: progress.update(task, completed=done, total=size or None),
+            )
         parts = cifar10.load(folder)
         found = f"{len(parts['train'][0])} training and {len(parts['test'][0])} test images"
-        console.print(f"CIFAR-10 in {folder}: {found}", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            f"CIFAR-10 in {folder}: {found}", highlight=False, markup=False, soft_wrap=True
+        )
         return 0

@@ -120,7 +120,9 @@ class Plan:
             except KeyboardInterrupt:
                 self._say(console, "interrupted: nothing is kept of what was measured")
                 return INTERRUPTED
-        rate = self.decode_rate or next((found.decode_rate for found in classes if found.decode_rate), None)
+        rate = self.decode_rate or next(
+            (found.decode_rate for found in classes if found.decode_rate), None
+        )
         if rate is None:
             rate = decoding(setting.network.image_size)
         console.print()
@@ -173,26 +175,44 @@ class Plan:
         names = [found.name for found in classes]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"device={name!r} is there {names.count(name)} times; expected names that differ")
+                raise ValueError(
+                    f"device={name!r} is there {names.count(name)} times; expected names that differ"
+                )
         measuring = self.measure or not classes
         if self.save is not None and not measuring:
             raise ValueError(f"save={self.save} without anything measured; add --measure")
         if self.price is not None and not measuring and not self.steps:
-            raise ValueError(f"price={self.price} is for measured devices; expected it in --device, as price={self.price:g}")
+            raise ValueError(
+                f"price={self.price} is for measured devices; expected it in --device, as price={self.price:g}"
+            )
         for option, path in (("save", self.save), ("out", self.out)):
             if path is not None and not path.parent.is_dir():
-                raise ValueError(f"{option}={path} cannot be written: {path.parent} is not a folder")
+                raise ValueError(
+                    f"{option}={path} cannot be written: {path.parent} is not a folder"
+                )
         for run in distinct(grid):  # groups that do not fit a layer, batches that exceed the images
             cost(run, Device("any", 1.0), setting)
         machine = Machine(_usable(self.on), self.amp, self.channels_last) if measuring else None
-        if machine is not None and self.channels_last and machine.on == "cpu" and (self.width or 8) < 8:
+        if (
+            machine is not None
+            and self.channels_last
+            and machine.on == "cpu"
+            and (self.width or 8) < 8
+        ):
             raise ValueError(
                 f"width={self.width} with channels_last: torch's convolutions crash there on the CPU; expected at least 8"
             )
         return grid, setting, machine, classes
 
-    def _measured(self, console: Console, runs: list[Run], network: Network, machine: Machine) -> Device:
-        columns = (TextColumn("measuring"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    def _measured(
+        self, console: Console, runs: list[Run], network: Network, machine: Machine
+    ) -> Device:
+        columns = (
+            TextColumn("measuring"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+        )
         with Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress:
             task = progress.add_task("", total=self.seconds)
             begin = time.perf_counter()
@@ -219,7 +239,13 @@ class Plan:
         return self.out / "plan.json" if self.out.is_dir() else self.out
 
     def _write(
-        self, path: Path, grid: Grid, setting: Setting, classes: list[Device], found: dict[str, list[Cost]], rate: float
+        self,
+        path: Path,
+        grid: Grid,
+        setting: Setting,
+        classes: list[Device],
+        found: dict[str, list[Cost]],
+        rate: float,
     ) -> None:
         def entry(one: Cost) -> dict[str, Any]:
             sent = setting.statistics(one.run)
@@ -234,7 +260,11 @@ class Plan:
             {
                 "formulas": FORMULAS,
                 "grid": {part: [asdict(run) for run in runs] for part, runs in grid.items()},
-                "setting": {**asdict(setting), "parameters": setting.network.parameters(), "decode_rate": rate},
+                "setting": {
+                    **asdict(setting),
+                    "parameters": setting.network.parameters(),
+                    "decode_rate": rate,
+                },
                 "gradients": asdict(setting.gradients()),
                 "devices": [
                     {

@@ -45,6 +45,8 @@ class Report:
             )
         repeated = len(runs) - sum(len(comparison.runs) for comparison in comparisons)
         if repeated:
-            console.print(f"left out because their recipe was run twice: {repeated} of {len(runs)} runs")
+            console.print(
+                f"left out because their recipe was run twice: {repeated} of {len(runs)} runs"
+            )
         console.print(Text(f"report: {self.out / 'report.html'}"), soft_wrap=True)
         return 0

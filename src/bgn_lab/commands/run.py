@@ -99,9 +99,15 @@ class _Run:
             task = experiments.task(recipe)
             result = run(task, folder, Watcher(begin, step, epoch), own)
         if result["reason"]:
-            console.print(f"[red]{result['status']}[/red]: {result['reason']}", highlight=False, soft_wrap=True)
+            console.print(
+                f"[red]{result['status']}[/red]: {result['reason']}",
+                highlight=False,
+                soft_wrap=True,
+            )
         else:
-            console.print(f"{task.said(result)}, {result['seconds']:.0f} s", highlight=False, soft_wrap=True)
+            console.print(
+                f"{task.said(result)}, {result['seconds']:.0f} s", highlight=False, soft_wrap=True
+            )
         return 0
 
 
@@ -125,13 +131,17 @@ class Classification(_Run):
 class Adversarial(_Run):
     """Train one network on attacked images; robust and clean accuracy. The same command goes on from the last checkpoint."""
 
-    recipe: Annotated[AdversarialRecipe, tyro.conf.arg(name="")] = field(default_factory=AdversarialRecipe)
+    recipe: Annotated[AdversarialRecipe, tyro.conf.arg(name="")] = field(
+        default_factory=AdversarialRecipe
+    )
     preset: str | None = None
     """other defaults: laptop (minutes on two cores, whatever the data), paper (CIFAR-10, 200 epochs)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
         "laptop": AdversarialRecipe(stride=2, limit=10_000, strong_images=500),
-        "paper": AdversarialRecipe(data="cifar10", epochs=200, milestones=(100, 150), strong_images=1000, strong_restarts=5),
+        "paper": AdversarialRecipe(
+            data="cifar10", epochs=200, milestones=(100, 150), strong_images=1000, strong_restarts=5
+        ),
     }
 
 
@@ -144,7 +154,9 @@ class FewShot(_Run):
     """other defaults: laptop (minutes on two cores, whatever the data), paper (60 epochs of 1000 steps)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
-        "laptop": FewShotRecipe(width=16, batch_size=64, epochs=8, milestones=(4, 6, 7), limit=10_000, image_size=48),
+        "laptop": FewShotRecipe(
+            width=16, batch_size=64, epochs=8, milestones=(4, 6, 7), limit=10_000, image_size=48
+        ),
         "paper": FewShotRecipe(epochs=60, iterations=1000, milestones=(20, 40, 50), validation=0),
     }
 
@@ -153,7 +165,9 @@ class FewShot(_Run):
 class Adaptation(_Run):
     """Adapt one network to images without labels; accuracy there. The same command goes on from the last checkpoint."""
 
-    recipe: Annotated[AdaptationRecipe, tyro.conf.arg(name="")] = field(default_factory=AdaptationRecipe)
+    recipe: Annotated[AdaptationRecipe, tyro.conf.arg(name="")] = field(
+        default_factory=AdaptationRecipe
+    )
     preset: str | None = None
     """other defaults: laptop (for the two domains that ship with the package; minutes on two cores); the others need --data and
     --weights: laptop-office (MobileNetV2 at 112 pixels), paper (ResNet-50, settings as released), paper-table (with the other G
@@ -161,7 +175,9 @@ class Adaptation(_Run):
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
         "laptop": AdaptationRecipe(stride=2, epochs=10, warm=4, lr=0.01, limit=2000, iterations=60),
-        "laptop-office": AdaptationRecipe(model="mobilenet-v2", image_size=112, epochs=5, iterations=30, channels_last=True),
+        "laptop-office": AdaptationRecipe(
+            model="mobilenet-v2", image_size=112, epochs=5, iterations=30, channels_last=True
+        ),
         "paper": AdaptationRecipe(model="resnet50"),
         "paper-table": AdaptationRecipe(model="resnet50", printed="table"),
         "paper-text": AdaptationRecipe(model="resnet50", optimizer="adam", schedule="steps"),
@@ -177,7 +193,9 @@ class DartsSearch(_Run):
     """other defaults: laptop (5 cells, 8 channels, first order; half an hour on two cores), paper (CIFAR-10)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
-        "laptop": DartsRecipe(width=8, cells=5, epochs=4, limit=10_000, lr=0.1, arch_lr=3e-3, order="first"),
+        "laptop": DartsRecipe(
+            width=8, cells=5, epochs=4, limit=10_000, lr=0.1, arch_lr=3e-3, order="first"
+        ),
         "paper": DartsRecipe(data="cifar10"),
     }
 
@@ -202,13 +220,17 @@ class ManasSearch(_Run):
 class NasTrain(_Run):
     """Train the network of a genotype, published or found by a search. The same command goes on from the last checkpoint."""
 
-    recipe: Annotated[NasTrainRecipe, tyro.conf.arg(name="")] = field(default_factory=NasTrainRecipe)
+    recipe: Annotated[NasTrainRecipe, tyro.conf.arg(name="")] = field(
+        default_factory=NasTrainRecipe
+    )
     preset: str | None = None
     """other defaults: laptop (minutes on two cores, whatever the data), paper (CIFAR-10, all training images), paper-manas (the
     same with batches of 64, for the --genotype that `bgn run manas-search --preset paper-20` found)"""
 
     PRESETS: ClassVar[dict[str, Recipe]] = {
-        "laptop": NasTrainRecipe(width=8, cells=5, epochs=10, limit=10_000, lr=0.1, drop_path=0.1, cutout=8),
+        "laptop": NasTrainRecipe(
+            width=8, cells=5, epochs=10, limit=10_000, lr=0.1, drop_path=0.1, cutout=8
+        ),
         "paper": NasTrainRecipe(data="cifar10", validation=0),
         "paper-manas": NasTrainRecipe(data="cifar10", validation=0, batch_size=64),
     }
@@ -238,7 +260,14 @@ def line(metrics: dict[str, Any]) -> str:
     """The metrics of an epoch in one line."""
     loss = "not finite" if metrics["train_loss"] is None else f"{metrics['train_loss']:.4f}"
     scores = [f"{name} {metrics[key]:.2%}" for key, name in SHOWN.items() if key in metrics]
-    return "  ".join([f"epoch {metrics['epoch']:>3}", f"loss {loss}", *scores, f"{metrics['images_per_second']:.0f} images/s"])
+    return "  ".join(
+        [
+            f"epoch {metrics['epoch']:>3}",
+            f"loss {loss}",
+            *scores,
+            f"{metrics['images_per_second']:.0f} images/s",
+        ]
+    )
 
 
 PRESETS = {

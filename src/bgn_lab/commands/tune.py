@@ -61,7 +61,9 @@ class Tune:
         checks.positive_int("seeds", self.seeds)
         for name in ("norm", "groups", "instances"):
             if getattr(self.recipe, name) != getattr(Recipe(), name):
-                raise ValueError(f"{name}={getattr(self.recipe, name)!r} is what is searched for; expected no --{name}")
+                raise ValueError(
+                    f"{name}={getattr(self.recipe, name)!r} is what is searched for; expected no --{name}"
+                )
         data = data_sets.load(self.recipe)
         if len(data.validation) < 50:
             raise ValueError(
@@ -85,9 +87,13 @@ class Tune:
             for factor in FACTORS:
                 yield replace(short, **row, lr=float(f"{self.recipe.lr * factor:.3g}"))
 
-    def _rounds(self, console: Console, first: list[Recipe], images: int, jobs: int, shape: tuple[int, ...]) -> int:
+    def _rounds(
+        self, console: Console, first: list[Recipe], images: int, jobs: int, shape: tuple[int, ...]
+    ) -> int:
         E, recipes = self.recipe.epochs, first
-        rounds = list(dict.fromkeys((first[0].epochs, max(1, E // 3), E)))  # with few epochs there are fewer rounds
+        rounds = list(
+            dict.fromkeys((first[0].epochs, max(1, E // 3), E))
+        )  # with few epochs there are fewer rounds
         standings: list[Standing] = []
         for number, epochs in enumerate(rounds):
             seeds = range(self.seeds if epochs == E else 1)
@@ -95,7 +101,9 @@ class Tune:
             title = f"round {number + 1}: {len(recipes)} candidates, {epochs} epochs"
             found = self._round(console, title, recipes, seeds, jobs)
             if found is None:
-                console.print("interrupted: what is done is kept, the same command goes on from there")
+                console.print(
+                    "interrupted: what is done is kept, the same command goes on from there"
+                )
                 return 130
             standings = found
             console.print(_table(title, standings, images * len(seeds)))
@@ -105,13 +113,19 @@ class Tune:
             console.print("nothing converged: try other --lr or more --epochs")
             return 1
         console.print(f"\n{verdict(standings, images * self.seeds)}\n", highlight=False)
-        console.print(line(best.recipe, shape), style="bold", highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            line(best.recipe, shape), style="bold", highlight=False, markup=False, soft_wrap=True
+        )
         return 0
 
-    def _round(self, console: Console, title: str, recipes: list[Recipe], seeds: range, jobs: int) -> list[Standing] | None:
+    def _round(
+        self, console: Console, title: str, recipes: list[Recipe], seeds: range, jobs: int
+    ) -> list[Standing] | None:
         """Candidates from best to worst; None after Ctrl-C."""
         folder = self.out / "runs"
-        runs = {r.key(): r for recipe in recipes for seed in seeds if (r := replace(recipe, seed=seed))}
+        runs = {
+            r.key(): r for recipe in recipes for seed in seeds if (r := replace(recipe, seed=seed))
+        }
         found: dict[str, dict[str, Any]] = {}
         failures: list[str] = []
         columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -131,7 +145,10 @@ class Tune:
                 return None
         if failures:
             raise ValueError("; ".join(failures))
-        return sorted((_standing(recipe, seeds, found) for recipe in recipes), key=lambda s: -(s.accuracy or 0))
+        return sorted(
+            (_standing(recipe, seeds, found) for recipe in recipes),
+            key=lambda s: -(s.accuracy or 0),
+        )
 
 
 def _standing(recipe: Recipe, seeds: range, found: dict[str, dict[str, Any]]) -> Standing:
@@ -176,9 +193,7 @@ def verdict(standings: list[Standing], images: int) -> str:
         return f"{norms.label(best.recipe)} is the best; BN did not converge."
     gain, noise = best.accuracy - bn.accuracy, 2 * _error(best.accuracy, images) * 2**0.5
     sure = "more than" if gain > noise else "within"
-    return (
-        f"{norms.label(best.recipe)} is {100 * gain:+.1f} points from BN, {sure} the {100 * noise:.1f} that chance would explain."
-    )
+    return f"{norms.label(best.recipe)} is {100 * gain:+.1f} points from BN, {sure} the {100 * noise:.1f} that chance would explain."
 
 
 def line(recipe: Recipe, shape: tuple[int, ...]) -> str:

@@ -24,8 +24,14 @@ def load(recipe: Recipe) -> Data:
     if recipe.data in ("imagenet", "folder"):
         return _from_folders(recipe)
     if recipe.image_size is not None:
-        raise ValueError(f"image_size={recipe.image_size} is for folders of images; those of {recipe.data} are used as they are")
-    root = fetch.home() / "cifar10" if recipe.data == "cifar10" and recipe.root is None else recipe.root
+        raise ValueError(
+            f"image_size={recipe.image_size} is for folders of images; those of {recipe.data} are used as they are"
+        )
+    root = (
+        fetch.home() / "cifar10"
+        if recipe.data == "cifar10" and recipe.root is None
+        else recipe.root
+    )
     parts, classes, mean, std, pad = _in_memory(recipe.data, root)
     x, y = parts["train"]
     train, validation = hold_out(len(x), recipe.validation, recipe.limit)
@@ -41,16 +47,38 @@ Parts = dict[str, tuple[Tensor, Tensor]]
 
 
 @lru_cache(maxsize=2)
-def _in_memory(name: str, root: Path | None) -> tuple[Parts, tuple[str, ...], tuple[float, ...], tuple[float, ...], int]:
+def _in_memory(
+    name: str, root: Path | None
+) -> tuple[Parts, tuple[str, ...], tuple[float, ...], tuple[float, ...], int]:
     """Parts, classes, mean, standard deviation, and by how many pixels training crops move. Runs of one process share them."""
     if name == "fashion-mnist":
-        return fashion_mnist.load(root), fashion_mnist.CLASSES, fashion_mnist.MEAN, fashion_mnist.STD, 2
+        return (
+            fashion_mnist.load(root),
+            fashion_mnist.CLASSES,
+            fashion_mnist.MEAN,
+            fashion_mnist.STD,
+            2,
+        )
     if name == "cifar10":
-        return cifar10.load(_needed(name, root, "a folder")), cifar10.CLASSES, cifar10.MEAN, cifar10.STD, 4
+        return (
+            cifar10.load(_needed(name, root, "a folder")),
+            cifar10.CLASSES,
+            cifar10.MEAN,
+            cifar10.STD,
+            4,
+        )
     parts, classes = arrays.load(_needed(name, root, "an .npz file"))
     x = parts["train"][0]
-    std, mean = torch.std_mean(x[:: max(1, len(x) // 10_000)].double() / 255, (0, 2, 3), correction=0)
-    return parts, classes, tuple(mean.tolist()), tuple(std.clamp_min(1e-3).tolist()), x.shape[-1] // 8
+    std, mean = torch.std_mean(
+        x[:: max(1, len(x) // 10_000)].double() / 255, (0, 2, 3), correction=0
+    )
+    return (
+        parts,
+        classes,
+        tuple(mean.tolist()),
+        tuple(std.clamp_min(1e-3).tolist()),
+        x.shape[-1] // 8,
+    )
 
 
 def _from_folders(recipe: Recipe) -> Data:

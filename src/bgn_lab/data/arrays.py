@@ -15,9 +15,14 @@ _NEEDED = ("x_train", "y_train", "x_test", "y_test")
 def load(root: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], tuple[str, ...]]:
     """Images (M, C, H, W) and labels of the parts "train" and "test", and the names of the classes."""
     arrays = _read(root)
-    parts = {part: _part(root, part, arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test")}
+    parts = {
+        part: _part(root, part, arrays[f"x_{part}"], arrays[f"y_{part}"])
+        for part in ("train", "test")
+    }
     if (shapes := [tuple(x.shape[1:]) for x, _ in parts.values()])[0] != shapes[1]:
-        raise ValueError(f"root={root}: training images are (C, H, W) = {shapes[0]}, test images {shapes[1]}")
+        raise ValueError(
+            f"root={root}: training images are (C, H, W) = {shapes[0]}, test images {shapes[1]}"
+        )
     count = 1 + max(int(y.max()) for _, y in parts.values())
     classes = tuple(np.ravel(arrays.get("class_names", [])).astype(str).tolist())
     if classes and len(classes) < count:
@@ -32,16 +37,25 @@ def _read(root: Path) -> dict[str, Any]:
         with root.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             found = archive.files
             arrays = {name: archive[name] for name in (*_NEEDED, "class_names") if name in found}
-    except Exception as error:  # zipfile, zlib and numpy have many ways to say that a file is damaged
+    except (
+        Exception
+    ) as error:  # zipfile, zlib and numpy have many ways to say that a file is damaged
         raise ValueError(f"root={root} cannot be read as an .npz file: {error}") from None
     missing = [name for name in _NEEDED if name not in arrays]
     if missing:
-        raise ValueError(f"root={root} has no {', '.join(missing)}; expected {', '.join(_NEEDED)}, found {', '.join(found)}")
+        raise ValueError(
+            f"root={root} has no {', '.join(missing)}; expected {', '.join(_NEEDED)}, found {', '.join(found)}"
+        )
     return arrays
 
 
 def _part(root: Path, part: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-    if x.dtype != np.uint8 or x.ndim not in (3, 4) or y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
+    if (
+        x.dtype != np.uint8
+        or x.ndim not in (3, 4)
+        or y.shape != (len(x),)
+        or not np.issubdtype(y.dtype, np.integer)
+    ):
         raise ValueError(
             f"root={root}: x_{part} is {x.dtype} {x.shape}, y_{part} is {y.dtype} {y.shape}; "
             "expected uint8 (M, H, W, C) or (M, H, W), and M integers"

@@ -92,7 +92,11 @@ def _members(tar: tarfile.TarFile, archive: Archive) -> Read:
 
 
 def _parts(archive: Archive, read: Read) -> dict[str, tuple[Tensor, Tensor]]:
-    pieces = [_records(read(name), name) for name in archive.images] if archive is BINARY else _pictures(archive, read)
+    pieces = (
+        [_records(read(name), name) for name in archive.images]
+        if archive is BINARY
+        else _pictures(archive, read)
+    )
     x, y = (torch.cat(tensors) for tensors in zip(*pieces, strict=True))
     if int(y.max()) >= len(CLASSES):
         raise ValueError(f"the labels of {archive.name} reach {int(y.max())}; expected 0 to 9")
@@ -110,7 +114,10 @@ def _pictures(archive: Archive, read: Read) -> list[tuple[Tensor, Tensor]]:
     from PIL import Image
 
     labels: list[int] = []
-    for name, count in (("train_lables.json", 5 * PER_FILE), ("test_lables.json", PER_FILE)):  # spelt so in the package
+    for name, count in (
+        ("train_lables.json", 5 * PER_FILE),
+        ("test_lables.json", PER_FILE),
+    ):  # spelt so in the package
         try:
             own = json.loads(read(name))
         except ValueError as error:
@@ -127,5 +134,10 @@ def _pictures(archive: Archive, read: Read) -> list[tuple[Tensor, Tensor]]:
             raise ValueError(f"{name} cannot be read: {error}") from None
         if size != (1024, PER_FILE):
             raise ValueError(f"{name} is {size[0]} x {size[1]} pixels; expected 1024 x {PER_FILE}")
-        images.append(torch.frombuffer(pixels, dtype=torch.uint8).view(PER_FILE, 32, 32, 3).permute(0, 3, 1, 2).contiguous())
+        images.append(
+            torch.frombuffer(pixels, dtype=torch.uint8)
+            .view(PER_FILE, 32, 32, 3)
+            .permute(0, 3, 1, 2)
+            .contiguous()
+        )
     return list(zip(images, torch.split(torch.tensor(labels), PER_FILE), strict=True))

@@ -41,7 +41,9 @@ class Larger(InMemory):
 
     def evaluation(self, batch_size: int) -> Iterator[Batch]:
         """See :class:`bgn_lab.data.sources.Source`."""
-        return rebatch(((self._middle(x), y) for x, y in super().evaluation(batch_size)), batch_size, rest=True)
+        return rebatch(
+            ((self._middle(x), y) for x, y in super().evaluation(batch_size)), batch_size, rest=True
+        )
 
     def _middle(self, x: Tensor) -> Tensor:
         first, (H, W) = self.less // 2, x.shape[-2:]
@@ -78,7 +80,11 @@ def load(recipe: Recipe, task: str | None) -> DomainData:
         )
     kept, _ = hold_out(len(x), 0, recipe.limit)
     _, C, H, W = x.shape
-    images = Larger(x[kept], y[kept], pad, recipe.augment, less=less) if less else InMemory(x[kept], y[kept], pad, recipe.augment)
+    images = (
+        Larger(x[kept], y[kept], pad, recipe.augment, less=less)
+        if less
+        else InMemory(x[kept], y[kept], pad, recipe.augment)
+    )
     unlabelled = replace(images, x=new_x, y=new_y)
     return DomainData(
         recipe.data, classes, (C, H - less, W - less), mean, std, images, InMemory(x[:0], y[:0]), unlabelled, chance(new_y),
@@ -99,10 +105,16 @@ def pair(task: str | None, names: Sequence[str]) -> tuple[str, str]:
     if task is None:
         return names[0], names[1]
     asked = task.split("-") if "-" in task else list(task)
-    found = [[name for name in names if name == word] or [name for name in names if name.startswith(word)] for word in asked]
+    found = [
+        [name for name in names if name == word]
+        or [name for name in names if name.startswith(word)]
+        for word in asked
+    ]
     if len(found) != 2 or any(len(own) != 1 for own in found) or found[0] == found[1]:
         known = ", ".join(names)
-        raise ValueError(f"task={task!r} does not name two of the domains {known}; expected such as {names[0]}-{names[1]}")
+        raise ValueError(
+            f"task={task!r} does not name two of the domains {known}; expected such as {names[0]}-{names[1]}"
+        )
     return found[0][0], found[1][0]
 
 
@@ -119,19 +131,34 @@ def _fashion(root: Path | None, name: str) -> Domain:
 
 
 @lru_cache(maxsize=2)
-def _office(root: Path, task: str | None, size: int) -> tuple[tuple[str, ...], str, str, Domain, Domain]:
+def _office(
+    root: Path, task: str | None, size: int
+) -> tuple[tuple[str, ...], str, str, Domain, Domain]:
     if root.is_file():
         arrays = jpegs.read(root, "domain")
         source, target = pair(task, arrays["domain_names"].tolist())
         classes = tuple(arrays[jpegs.NAMES].tolist())
-        return classes, source, target, jpegs.domain(arrays, source, size), jpegs.domain(arrays, target, size)
-    names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        return (
+            classes,
+            source,
+            target,
+            jpegs.domain(arrays, source, size),
+            jpegs.domain(arrays, target, size),
+        )
+    names = sorted(
+        path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
     if len(names) < 2:
-        raise ValueError(f"{root} has {len(names)} folders; expected one for each domain, with class folders in it")
+        raise ValueError(
+            f"{root} has {len(names)} folders; expected one for each domain, with class folders in it"
+        )
     source, target = pair(task, names)
     classes, labelled = scan.scan(_classes(root / source))
     _, others = scan.scan(_classes(root / target), classes)
-    one, other = ((torch.stack([jpegs.whole(path, size) for path in files.paths]), files.y) for files in (labelled, others))
+    one, other = (
+        (torch.stack([jpegs.whole(path, size) for path in files.paths]), files.y)
+        for files in (labelled, others)
+    )
     return classes, source, target, one, other
 
 

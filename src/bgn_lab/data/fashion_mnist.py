@@ -11,7 +11,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+CLASSES = (
+    "t-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
 MEAN, STD = (0.286,), (0.353,)
 FILES = {"train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
           "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")}  # fmt: skip
@@ -27,7 +38,9 @@ def load(root: Path | None) -> dict[str, tuple[Tensor, Tensor]]:
             shapes = f"{names[0]} has shape {tuple(images.shape)}, {names[1]} {tuple(labels.shape)}"
             raise ValueError(f"root={folder}: {shapes}; expected (M, H, W) and (M,)")
         if int(labels.max()) >= len(CLASSES):
-            raise ValueError(f"{folder / names[1]} has labels up to {int(labels.max())}; expected 0 to {len(CLASSES) - 1}")
+            raise ValueError(
+                f"{folder / names[1]} has labels up to {int(labels.max())}; expected 0 to {len(CLASSES) - 1}"
+            )
         parts[part] = images[:, None], labels.long()
     return parts
 
@@ -38,7 +51,9 @@ def read_idx(path: Path) -> Tensor:
         raw = gzip.decompress(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         wanted = ", ".join(name for names in FILES.values() for name in names)
-        raise FileNotFoundError(f"root={path.parent} has no {path.name}; expected a folder with {wanted}") from None
+        raise FileNotFoundError(
+            f"root={path.parent} has no {path.name}; expected a folder with {wanted}"
+        ) from None
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":

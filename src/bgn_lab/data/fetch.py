@@ -27,7 +27,8 @@ def download(url: str, path: Path, progress: Progress, seconds: float = 30.0) ->
     draft = path.with_name(path.name + ".part")
     have = draft.stat().st_size if draft.exists() else 0
     request = urllib.request.Request(
-        url, headers={"User-Agent": "batch-group-norm", **({"Range": f"bytes={have}-"} if have else {})}
+        url,
+        headers={"User-Agent": "batch-group-norm", **({"Range": f"bytes={have}-"} if have else {})},
     )
     try:
         answer = urllib.request.urlopen(request, timeout=seconds)
@@ -73,4 +74,6 @@ def get_cifar10(root: Path | None, progress: Progress) -> Path:
             os.replace(draft, path)
             return folder
     tried = "\n  ".join(failures)
-    raise OSError(f"CIFAR-10 could not be fetched:\n  {tried}\nGet one of these files elsewhere and put it into {folder}")
+    raise OSError(
+        f"CIFAR-10 could not be fetched:\n  {tried}\nGet one of these files elsewhere and put it into {folder}"
+    )

@@ -14,7 +14,10 @@ from bgn_lab.data.sources import Data, InMemory, hold_out
 from bgn_lab.recipe import Recipe
 
 # of miniImageNet's training images (Gidaris and Komodakis 2018)
-MEAN, STD = (120.396 / 255, 115.594 / 255, 104.540 / 255), (70.682 / 255, 68.276 / 255, 72.545 / 255)
+MEAN, STD = (
+    (120.396 / 255, 115.594 / 255, 104.540 / 255),
+    (70.682 / 255, 68.276 / 255, 72.545 / 255),
+)
 SIZE, PAD = 84, 8
 BASE = 6  # classes of Fashion-MNIST; the other four are new
 Part = tuple[Tensor, Tensor, tuple[str, ...]]  # images, labels from 0 on, classes
@@ -44,7 +47,11 @@ def load(recipe: Recipe, ways: int) -> FewShotData:
             "an .npz of JPEGs"
         )
     (x, y, base), (choice_x, choice_y, choice), (new_x, new_y, new) = parts
-    for name, classes in {"base": base, "new": new, **({"choice": choice} if len(choice) else {})}.items():
+    for name, classes in {
+        "base": base,
+        "new": new,
+        **({"choice": choice} if len(choice) else {}),
+    }.items():
         if name != "base" and len(classes) < ways:
             raise ValueError(f"ways={ways} exceeds the {len(classes)} {name} classes")
     kept, held = hold_out(len(x), recipe.validation, recipe.limit)
@@ -62,20 +69,30 @@ def _fashion(root: Path | None) -> tuple[Part, Part, Part]:
     x, y = (torch.cat(both) for both in zip(*parts.values(), strict=True))
     old, nobody = y < BASE, torch.zeros_like(y, dtype=torch.bool)
     names = fashion_mnist.CLASSES
-    return (x[old], y[old], names[:BASE]), (x[nobody], y[nobody], ()), (x[~old], y[~old] - BASE, names[BASE:])
+    return (
+        (x[old], y[old], names[:BASE]),
+        (x[nobody], y[nobody], ()),
+        (x[~old], y[~old] - BASE, names[BASE:]),
+    )
 
 
 @lru_cache(maxsize=1)
 def _mini(root: Path, size: int) -> tuple[Part, Part, Part]:
     if root.is_file():
         arrays = jpegs.read(root)
-        return jpegs.part(arrays, "train", size), jpegs.part(arrays, "val", size), jpegs.part(arrays, "test", size)
+        return (
+            jpegs.part(arrays, "train", size),
+            jpegs.part(arrays, "val", size),
+            jpegs.part(arrays, "test", size),
+        )
     return _folder(root / "train", size), _folder(root / "val", size), _folder(root / "test", size)
 
 
 def _folder(folder: Path, size: int) -> Part:
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not there; expected train, val and test, with class folders each")
+        raise FileNotFoundError(
+            f"{folder} is not there; expected train, val and test, with class folders each"
+        )
     classes, files = scan.scan(folder)
     x = torch.stack([jpegs.square(path, size) for path in files.paths])
     return x, files.y, classes

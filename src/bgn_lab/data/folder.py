@@ -19,7 +19,11 @@ from bgn_lab.data.sources import Batch, generator, rebatch
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 CHUNK = 32  # images that a worker decodes at a time
-_UNREADABLE = (OSError, SyntaxError, ValueError)  # what Pillow raises for files that are no images, or not whole
+_UNREADABLE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+)  # what Pillow raises for files that are no images, or not whole
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,20 @@ class Files:
         """Some of the files."""
         return replace(self, paths=tuple(self.paths[i] for i in index.tolist()), y=self.y[index])
 
-    def training(self, batch_size: int, seed: int, epoch: int, wanted: Sequence[int] | None = None) -> Iterator[Batch]:
+    def training(
+        self, batch_size: int, seed: int, epoch: int, wanted: Sequence[int] | None = None
+    ) -> Iterator[Batch]:
         """See :class:`bgn_lab.data.sources.Source`. Images that are skipped are replaced, so that all batches are there."""
         draws = generator(seed, epoch)
         order = torch.randperm(len(self), generator=draws)
-        crops = torch.randint(2**62, (len(self),), generator=draws) if self.augment else torch.full((len(self),), -1)
-        both = torch.stack([order, crops])[:, : len(self) // batch_size * batch_size].view(2, -1, batch_size)
+        crops = (
+            torch.randint(2**62, (len(self),), generator=draws)
+            if self.augment
+            else torch.full((len(self),), -1)
+        )
+        both = torch.stack([order, crops])[:, : len(self) // batch_size * batch_size].view(
+            2, -1, batch_size
+        )
         if wanted is not None:
             both = both[:, torch.tensor(wanted, dtype=torch.long)]
         order, crops = both.flatten(1)
@@ -54,7 +66,11 @@ class Files:
 
     def evaluation(self, batch_size: int) -> Iterator[Batch]:
         """See :class:`bgn_lab.data.sources.Source`."""
-        return rebatch(self._decoded(torch.arange(len(self)), [None] * len(self), replacing=False), batch_size, rest=True)
+        return rebatch(
+            self._decoded(torch.arange(len(self)), [None] * len(self), replacing=False),
+            batch_size,
+            rest=True,
+        )
 
     def check(self) -> None:
         """See :class:`bgn_lab.data.sources.Source`."""
@@ -64,7 +80,9 @@ class Files:
 
     def _decoded(self, order: Tensor, crops: list[int | None], replacing: bool) -> Iterator[Batch]:
         indices = order.tolist()
-        tasks = [(indices[i : i + CHUNK], crops[i : i + CHUNK]) for i in range(0, len(indices), CHUNK)]
+        tasks = [
+            (indices[i : i + CHUNK], crops[i : i + CHUNK]) for i in range(0, len(indices), CHUNK)
+        ]
         decoders = min(self.decoders, len(tasks), machine.cores())
         decode = _Decode(self.paths, self.size, replacing and self.damaged == "skip")
         loader: Any = DataLoader(
@@ -76,7 +94,9 @@ class Files:
                     raise ValueError(
                         f"{self.paths[i]} cannot be read as an image ({reason}); --damaged skip goes on without such files"
                     )
-                warnings.warn(f"{self.paths[i]} cannot be read as an image ({reason}): skipped", stacklevel=2)
+                warnings.warn(
+                    f"{self.paths[i]} cannot be read as an image ({reason}): skipped", stacklevel=2
+                )
             if kept:
                 yield x, self.y[kept]
 
@@ -96,7 +116,9 @@ class _Decode:
     size: int
     replacing: bool  # an image that cannot be read by the next one that can
 
-    def __getitem__(self, task: tuple[list[int], list[int | None]]) -> tuple[Tensor, list[int], dict[int, str]]:
+    def __getitem__(
+        self, task: tuple[list[int], list[int | None]]
+    ) -> tuple[Tensor, list[int], dict[int, str]]:
         images: list[Tensor] = []
         kept: list[int] = []
         failures: dict[int, str] = {}
@@ -107,7 +129,9 @@ class _Decode:
                 kept.append(i)
         return torch.stack(images) if images else torch.empty(0), kept, failures
 
-    def _read(self, i: int, seed: int | None, images: list[Tensor], failures: dict[int, str]) -> bool:
+    def _read(
+        self, i: int, seed: int | None, images: list[Tensor], failures: dict[int, str]
+    ) -> bool:
         from PIL import Image
 
         try:
@@ -132,12 +156,18 @@ def _pixels(image: Any, size: int, seed: int | None) -> Tensor:
     image = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
     if seed is not None and seed % 2:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(size, size, 3).permute(2, 0, 1)
+    return (
+        torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+        .view(size, size, 3)
+        .permute(2, 0, 1)
+    )
 
 
 def _colours(image: Any) -> Any:
     """An image in RGB, whatever it was."""
-    if image.mode.startswith("I"):  # of 16 bits the upper eight; Pillow would turn all above 255 into white
+    if image.mode.startswith(
+        "I"
+    ):  # of 16 bits the upper eight; Pillow would turn all above 255 into white
         image = image.convert("I").point(lambda value: value / 256).convert("L")
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers")
@@ -155,7 +185,10 @@ def _centre(W: int, H: int) -> tuple[float, float, float, float]:
 def _random_part(W: int, H: int, draws: random.Random) -> tuple[float, float, float, float]:
     """8 to 100 % of the area, 3/4 to 4/3 in aspect; the largest such square in the middle if ten tries do not fit."""
     for _ in range(10):
-        area, aspect = W * H * draws.uniform(0.08, 1), math.exp(draws.uniform(math.log(3 / 4), math.log(4 / 3)))
+        area, aspect = (
+            W * H * draws.uniform(0.08, 1),
+            math.exp(draws.uniform(math.log(3 / 4), math.log(4 / 3))),
+        )
         w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < w <= W and 0 < h <= H:
             left, top = draws.randint(0, W - w), draws.randint(0, H - h)

@@ -25,27 +25,42 @@ def read(path: Path, by: str = "split") -> dict[str, Any]:
             arrays = {name: archive[name] for name in {*needed, NAMES} if name in found}
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # zipfile, zlib and numpy have many ways to say that a file is damaged
+    except (
+        Exception
+    ) as error:  # zipfile, zlib and numpy have many ways to say that a file is damaged
         raise ValueError(f"{path} cannot be read as an .npz file: {error}") from None
     if missing := [name for name in needed if name not in arrays]:
-        raise ValueError(f"{path} has no {', '.join(missing)}; expected {', '.join(needed)}, found {', '.join(found)}")
+        raise ValueError(
+            f"{path} has no {', '.join(missing)}; expected {', '.join(needed)}, found {', '.join(found)}"
+        )
     jpeg, offsets, labels, division = (arrays[name] for name in needed[:4])
     if not len(offsets) - 1 == len(labels) == len(division):
         raise ValueError(
             f"{path} has {len(labels)} labels, {len(division)} entries of {by} and {len(offsets)} offsets; "
             "expected as many of each, but one more offset"
         )
-    if jpeg.dtype != np.uint8 or offsets[0] < 0 or offsets[-1] > len(jpeg) or (np.diff(offsets) < 2).any():
-        raise ValueError(f"{path} has offsets that do not rise from 0 to the {len(jpeg)} entries of jpeg, which is {jpeg.dtype}")
+    if (
+        jpeg.dtype != np.uint8
+        or offsets[0] < 0
+        or offsets[-1] > len(jpeg)
+        or (np.diff(offsets) < 2).any()
+    ):
+        raise ValueError(
+            f"{path} has offsets that do not rise from 0 to the {len(jpeg)} entries of jpeg, which is {jpeg.dtype}"
+        )
     classes = arrays[key].tolist()
     if not 0 <= labels.min(initial=0) <= labels.max(initial=0) < len(classes) == len({*classes}):
         raise ValueError(
             f"{path} has labels up to {labels.max(initial=0)} for {len(classes)} {key}; expected a different one for each label"
         )
     if len(arrays.get(NAMES, classes)) != len(classes):
-        raise ValueError(f"{path} has {len(arrays[NAMES])} class_names for {len(classes)} {key}; expected as many")
+        raise ValueError(
+            f"{path} has {len(arrays[NAMES])} class_names for {len(classes)} {key}; expected as many"
+        )
     if odd := [name for name in classes if Path(name).name != name or name.startswith(".")]:
-        raise ValueError(f"{path} has the {key.rstrip('s')} {odd[0]!r}; expected the name of a folder")
+        raise ValueError(
+            f"{path} has the {key.rstrip('s')} {odd[0]!r}; expected the name of a folder"
+        )
     return arrays
 
 
@@ -62,7 +77,11 @@ def part(arrays: dict[str, Any], name: str, size: int) -> tuple[Tensor, Tensor, 
     inside = _inside(arrays, "split", name)
     classes, labels = np.unique(arrays["labels"][inside], return_inverse=True)
     x = _stacked([square(BytesIO(raw(arrays, i)), size) for i in inside.tolist()], size)
-    return x, torch.from_numpy(labels.astype(np.int64)), tuple(str(arrays.get(NAMES, arrays["wnids"])[k]) for k in classes)
+    return (
+        x,
+        torch.from_numpy(labels.astype(np.int64)),
+        tuple(str(arrays.get(NAMES, arrays["wnids"])[k]) for k in classes),
+    )
 
 
 def domain(arrays: dict[str, Any], name: str, size: int) -> tuple[Tensor, Tensor]:
@@ -89,7 +108,11 @@ def square(file: Any, size: int) -> Tensor:
         W, H = image.size
         side = min(W, H)
         box = ((W - side) / 2, (H - side) / 2, (W + side) / 2, (H + side) / 2)
-        return _pixels(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box, reducing_gap=3.0))
+        return _pixels(
+            image.convert("RGB").resize(
+                (size, size), Image.Resampling.BILINEAR, box=box, reducing_gap=3.0
+            )
+        )
 
 
 def whole(file: Any, size: int) -> Tensor:
@@ -98,9 +121,17 @@ def whole(file: Any, size: int) -> Tensor:
 
     with Image.open(file) as image:
         own = image.convert("RGB")
-        return _pixels(own if own.size == (size, size) else own.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0))
+        return _pixels(
+            own
+            if own.size == (size, size)
+            else own.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
+        )
 
 
 def _pixels(image: Any) -> Tensor:
     W, H = image.size
-    return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(H, W, 3).permute(2, 0, 1)
+    return (
+        torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+        .view(H, W, 3)
+        .permute(2, 0, 1)
+    )

@@ -26,14 +26,18 @@ def parts(root: Path, imagenet: bool) -> tuple[Path, Path | None]:
     try:
         seen = look(root)
     except FileNotFoundError:
-        raise FileNotFoundError(f"root={root} does not exist; expected a folder{_near(root)}") from None
+        raise FileNotFoundError(
+            f"root={root} does not exist; expected a folder{_near(root)}"
+        ) from None
     except NotADirectoryError:
         remedy = "; unpack it and give the folder" if root.name.lower().endswith(ARCHIVES) else ""
         raise NotADirectoryError(f"root={root} is a file; expected a folder{remedy}") from None
     if "train" not in seen.folders:
         refuse(seen, NO_TRAIN if imagenet else NO_PARTS)
         return root, None
-    tests = [name for name in (("val",) if imagenet else TESTS) if name in seen.folders]  # ImageNet's test has no labels
+    tests = [
+        name for name in (("val",) if imagenet else TESTS) if name in seen.folders
+    ]  # ImageNet's test has no labels
     if not tests:
         refuse(seen, NO_VAL if imagenet else NO_TEST)
     return root / "train", root / tests[0]
@@ -85,8 +89,14 @@ def _near(root: Path) -> str:
     """A suggestion, if there is a folder of a similar name."""
     parent = next(path for path in root.parents if os.path.exists(path))
     with suppress(OSError):
-        near = difflib.get_close_matches(root.relative_to(parent).parts[0], look(parent, most=1000).folders, n=1)
-        return f"; did you mean {parent / near[0]}?" if near else f". What exists of that path is {parent}"
+        near = difflib.get_close_matches(
+            root.relative_to(parent).parts[0], look(parent, most=1000).folders, n=1
+        )
+        return (
+            f"; did you mean {parent / near[0]}?"
+            if near
+            else f". What exists of that path is {parent}"
+        )
     return ""
 
 
@@ -98,7 +108,9 @@ def _any_image(path: Path, depth: int = 0) -> bool:
     """Whether there are images in a folder, or so many levels below in one of the first folders."""
     with suppress(OSError):
         seen = look(path, most=100)
-        return bool(seen.images) or (depth > 0 and any(_any_image(path / name, depth - 1) for name in seen.folders[:3]))
+        return bool(seen.images) or (
+            depth > 0 and any(_any_image(path / name, depth - 1) for name in seen.folders[:3])
+        )
     return False
 
 
@@ -106,7 +118,9 @@ def _has_train(seen: Seen) -> bool:
     """Whether there is train with images or archives; ImageNet's annotations come in folders of the same names."""
     train = seen.path / "train"
     with suppress(OSError):
-        return "train" in seen.folders and (_any_image(train, 2) or bool(look(train, most=100).archives))
+        return "train" in seen.folders and (
+            _any_image(train, 2) or bool(look(train, most=100).archives)
+        )
     return False
 
 
@@ -136,7 +150,11 @@ def _too_high(seen: Seen) -> str | None:
 
 def _classes_deeper(seen: Seen) -> str | None:
     path = _deeper(seen, _has_classes) if len(seen.folders) < 2 else None
-    return f"root={seen.path} has no class folders, but {path} has; did you mean that?" if path else None
+    return (
+        f"root={seen.path} has no class folders, but {path} has; did you mean that?"
+        if path
+        else None
+    )
 
 
 def _is_a_part(seen: Seen) -> str | None:
@@ -162,10 +180,16 @@ def _misnamed(part: str, *words: str) -> Check:
     """Folders that may be meant as a part; a folder with images directly in it is not meant as train, but as a class."""
 
     def check(seen: Seen) -> str | None:
-        alike = [name for name in seen.folders if any(word in name.lower() for word in words) and name != "train"]
+        alike = [
+            name
+            for name in seen.folders
+            if any(word in name.lower() for word in words) and name != "train"
+        ]
         alike = [name for name in alike if part != "train" or not _any_image(seen.path / name)]
         return (
-            f"root={seen.path} has no {part}, but {few(alike)}; if that is what is meant, rename it to {part}" if alike else None
+            f"root={seen.path} has no {part}, but {few(alike)}; if that is what is meant, rename it to {part}"
+            if alike
+            else None
         )
 
     return check
@@ -174,7 +198,11 @@ def _misnamed(part: str, *words: str) -> Check:
 def _packed_val(seen: Seen) -> str | None:
     packed = [name for name in seen.archives if "val" in name.lower()]
     remedy = "and move each image into a folder of its class, named as in train"
-    return f"root={seen.path} has train, but no val; unpack {few(packed)} into {seen.path / 'val'}, {remedy}" if packed else None
+    return (
+        f"root={seen.path} has train, but no val; unpack {few(packed)} into {seen.path / 'val'}, {remedy}"
+        if packed
+        else None
+    )
 
 
 def _no_train(seen: Seen) -> str | None:
@@ -186,7 +214,9 @@ def _test_alone(seen: Seen) -> str | None:
 
 
 def _no_val(seen: Seen) -> str | None:
-    return f"root={seen.path} has train, but no val; found {seen.found}; expected {_tree(seen.path)}"
+    return (
+        f"root={seen.path} has train, but no val; found {seen.found}; expected {_tree(seen.path)}"
+    )
 
 
 def _class_named_train(seen: Seen) -> str | None:
@@ -252,7 +282,11 @@ def _too_few(seen: Seen) -> str | None:
 
 
 def _tiny_class(seen: Seen) -> str | None:
-    if seen.images or "images" not in seen.folders or not any(name.endswith("_boxes.txt") for name in seen.others):
+    if (
+        seen.images
+        or "images" not in seen.folders
+        or not any(name.endswith("_boxes.txt") for name in seen.others)
+    ):
         return None
     return (
         f"{seen.path} is as Tiny ImageNet has it, with the images one level deeper; expected them directly in the class folder. "
@@ -263,7 +297,11 @@ def _tiny_class(seen: Seen) -> str | None:
 
 def _folder_like_an_image(seen: Seen) -> str | None:
     named = [name for name in seen.folders if name.lower().endswith(ENDINGS)]
-    return f"{seen.path / named[0]} is a folder, though named like an image; rename it or move it away" if named else None
+    return (
+        f"{seen.path / named[0]} is a folder, though named like an image; rename it or move it away"
+        if named
+        else None
+    )
 
 
 def _nested(seen: Seen) -> str | None:
@@ -279,13 +317,21 @@ def _nested(seen: Seen) -> str | None:
 def _no_images(seen: Seen) -> str | None:
     if seen.images:
         return None
-    endings = Counter(os.path.splitext(name)[1] or "no ending" for name in seen.others).most_common(3)
+    endings = Counter(os.path.splitext(name)[1] or "no ending" for name in seen.others).most_common(
+        3
+    )
     found = ", ".join(f"{count:,} x {ending}" for ending, count in endings) or seen.found
     return f"{seen.path} has no images; expected files ending in {' '.join(ENDINGS)}; found {found}"
 
 
 # what is asked of a folder, in this order
-NO_TRAIN = (_is_a_part, _too_high, _misnamed("train", "train"), _packed, _no_train)  # the root of ImageNet
+NO_TRAIN = (
+    _is_a_part,
+    _too_high,
+    _misnamed("train", "train"),
+    _packed,
+    _no_train,
+)  # the root of ImageNet
 NO_VAL = (_misnamed("val", "val"), _packed_val, _no_val)
 NO_PARTS = (_too_high, _misnamed("train", "train"), _test_alone, _classes_deeper)  # any other root
 NO_TEST = (_misnamed("test", "val", "test"), _packed_val, _class_named_train, _no_test)

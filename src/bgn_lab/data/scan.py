@@ -12,7 +12,9 @@ from bgn_lab.data.folder import Files
 from bgn_lab.data.listing import Seen, few, look
 
 
-def scan(folder: Path, classes: tuple[str, ...] | None = None, damaged: str = "skip") -> tuple[tuple[str, ...], Files]:
+def scan(
+    folder: Path, classes: tuple[str, ...] | None = None, damaged: str = "skip"
+) -> tuple[tuple[str, ...], Files]:
     """The images in class folders; labels are the alphabetical ranks of the folders' names.
 
     Files of zero bytes and links to nothing are refused here, before hours of training, unless damaged files are skipped.
@@ -27,17 +29,30 @@ def scan(folder: Path, classes: tuple[str, ...] | None = None, damaged: str = "s
     for part in parts:
         if part.folders or not part.images:
             layouts.refuse(
-                part, layouts.CLASS, f" ({empty:,} of {len(parts):,} class folders have no images)" if empty > 1 else ""
+                part,
+                layouts.CLASS,
+                f" ({empty:,} of {len(parts):,} class folders have no images)" if empty > 1 else "",
             )
     _readable(folder, parts)
-    labels = torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part.images) for part in parts]))
-    return seen.folders, Files(tuple(os.path.join(part.path, name) for part in parts for name in part.images), labels)
+    labels = torch.arange(len(parts)).repeat_interleave(
+        torch.tensor([len(part.images) for part in parts])
+    )
+    return seen.folders, Files(
+        tuple(os.path.join(part.path, name) for part in parts for name in part.images), labels
+    )
 
 
 def _same(seen: Seen, classes: tuple[str, ...]) -> None:
     """Refuse other classes than those of the training images."""
-    missing, extra = (sorted({*some} - {*others}) for some, others in ((classes, seen.folders), (seen.folders, classes)))
-    odd = [f"{len(names):,} {how} ({few(names)})" for how, names in (("missing", missing), ("extra", extra)) if names]
+    missing, extra = (
+        sorted({*some} - {*others})
+        for some, others in ((classes, seen.folders), (seen.folders, classes))
+    )
+    odd = [
+        f"{len(names):,} {how} ({few(names)})"
+        for how, names in (("missing", missing), ("extra", extra))
+        if names
+    ]
     if odd:
         alike = {layouts.plain(name) for name in missing} & {layouts.plain(name) for name in extra}
         remedy = ". Some differ only in case or spaces: rename those" if alike else ""
@@ -48,7 +63,11 @@ def _same(seen: Seen, classes: tuple[str, ...]) -> None:
 
 
 def _readable(folder: Path, parts: list[Seen]) -> None:
-    broken = [f"{part.path / name} is {reason}" for part in parts for name, reason in sorted(part.broken.items())]
+    broken = [
+        f"{part.path / name} is {reason}"
+        for part in parts
+        for name, reason in sorted(part.broken.items())
+    ]
     if broken:
         raise ValueError(
             f"{len(broken):,} of {sum(len(part.images) for part in parts):,} images in {folder} cannot be read: {few(broken)}; "

@@ -29,7 +29,9 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def training(self, batch_size: int, seed: int, epoch: int, wanted: Sequence[int] | None = None) -> Iterator[Batch]:
+    def training(
+        self, batch_size: int, seed: int, epoch: int, wanted: Sequence[int] | None = None
+    ) -> Iterator[Batch]:
         """Full batches of all images in random order, augmented if the source is set up so; a smaller rest is left out.
 
         Of those only the ``wanted`` ones, by their rising numbers, where such are given.
@@ -126,12 +128,22 @@ class InMemory:
     def __len__(self) -> int:
         return len(self.x)
 
-    def training(self, batch_size: int, seed: int, epoch: int, wanted: Sequence[int] | None = None) -> Iterator[Batch]:
+    def training(
+        self, batch_size: int, seed: int, epoch: int, wanted: Sequence[int] | None = None
+    ) -> Iterator[Batch]:
         """See :class:`Source`. All are augmented, so that the draws are the same whatever is wanted; that costs little."""
         draws = generator(seed, epoch)
         M = len(self)
-        order = torch.randint(M, (self.drawn,), generator=draws) if self.drawn else torch.randperm(M, generator=draws)
-        batches = rebatch((self.augmented(piece, draws) for piece in torch.split(order, CHUNK)), batch_size, rest=False)
+        order = (
+            torch.randint(M, (self.drawn,), generator=draws)
+            if self.drawn
+            else torch.randperm(M, generator=draws)
+        )
+        batches = rebatch(
+            (self.augmented(piece, draws) for piece in torch.split(order, CHUNK)),
+            batch_size,
+            rest=False,
+        )
         if wanted is None:
             return batches
         numbers = frozenset(wanted)

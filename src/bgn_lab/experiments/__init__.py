@@ -36,7 +36,9 @@ def task(recipe: Recipe, data: Data | None = None) -> Task:
     return kind(recipe, kind.load(recipe) if data is None else data)
 
 
-def run(recipe: Recipe, folder: Path, watcher: running.Watcher | None = None, team: Team | None = None) -> dict[str, Any]:
+def run(
+    recipe: Recipe, folder: Path, watcher: running.Watcher | None = None, team: Team | None = None
+) -> dict[str, Any]:
     """Train, or go on with training, in a folder of its own; the result. See :func:`bgn_lab.training.run.run`."""
     return running.run(task(recipe), folder, watcher, team)
 

@@ -103,10 +103,19 @@ class AdaptationRecipe(Recipe):
             object.__setattr__(self, "trust", 0.05 if self.task in ("ad", "aw") else 1.0)
         for name, most in {"trust": 1.0, "alpha": math.inf, "warm": self.epochs}.items():
             if not 0 <= getattr(self, name) <= most:
-                raise ValueError(f"{name}={getattr(self, name)} is out of range; expected a number from 0 to {most}")
-        for name, only in {"validation": 0, "median_of": 1, "simulate_workers": 1, "accumulate": 1}.items():
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is out of range; expected a number from 0 to {most}"
+                )
+        for name, only in {
+            "validation": 0,
+            "median_of": 1,
+            "simulate_workers": 1,
+            "accumulate": 1,
+        }.items():
             if getattr(self, name) != only:
-                raise ValueError(f"{name}={getattr(self, name)} has no meaning for adaptation; expected {only}")
+                raise ValueError(
+                    f"{name}={getattr(self, name)} has no meaning for adaptation; expected {only}"
+                )
         if self.weights is not None:
             object.__setattr__(self, "weights", str(Path(self.weights).resolve()))
 
@@ -138,7 +147,9 @@ class AdaptationRecipe(Recipe):
     @property
     def usual_groups(self) -> int | None:
         """The paper's, by the task."""
-        by_task = paper.ADAPTATION_GROUPS if self.printed == "text" else paper.ADAPTATION_GROUPS_OF_SOURCE
+        by_task = (
+            paper.ADAPTATION_GROUPS if self.printed == "text" else paper.ADAPTATION_GROUPS_OF_SOURCE
+        )
         return by_task.get(self.task or "") if self.norm == "bgn" else None
 
     @property
@@ -152,7 +163,9 @@ class Adaptation(Task):
 
     recipe: AdaptationRecipe
     data: DomainData
-    judged = "train_accuracy"  # a network that learned the source and fails on the target has converged
+    judged = (
+        "train_accuracy"  # a network that learned the source and fails on the target has converged
+    )
 
     @staticmethod
     def load(recipe: Recipe) -> DomainData:
@@ -165,7 +178,9 @@ class Adaptation(Task):
         r, data = self.recipe, self.data
 
         def build(norm: Norm) -> nn.Module:
-            return models.network(r.model, norm, len(data.classes), data.shape[0], r.width, r.stride)
+            return models.network(
+                r.model, norm, len(data.classes), data.shape[0], r.width, r.stride
+            )
 
         head = models.head(r.model)
         if r.weights is None:
@@ -195,12 +210,17 @@ class Adaptation(Task):
         done = int(before["done"]) + int(before["steps"]) if before else 0
         if not r.adapt or epoch < r.warm:
             steps = len(self.data.train) // r.batch_size
-            self.plan = {"done": torch.tensor(done), "steps": torch.tensor(min(steps, r.iterations or steps))}
+            self.plan = {
+                "done": torch.tensor(done),
+                "steps": torch.tensor(min(steps, r.iterations or steps)),
+            }
             return
         if epoch == r.warm:
             begin_anew(model)
         K = len(self.data.classes)
-        start = clustering.centres(self._features(model, self.data.train, SOURCE, epoch), self.data.train.y, K)
+        start = clustering.centres(
+            self._features(model, self.data.train, SOURCE, epoch), self.data.train.y, K
+        )
         found = clustering.cluster(self._features(model, self.data.test, TARGET, epoch), start)
         moved = [1.0, clustering.shift(found.centres, start), 1.0]
         if "labels" in before:
@@ -212,17 +232,26 @@ class Adaptation(Task):
             "done": torch.tensor(done), "labels": found.labels, "kept": kept, "centres": found.centres,
             "moved": torch.tensor(moved),
         }  # fmt: skip
-        steps = aware.steps(self.data.train.y, found.labels, kept, r.ways) or len(self.data.train) // r.batch_size
+        steps = (
+            aware.steps(self.data.train.y, found.labels, kept, r.ways)
+            or len(self.data.train) // r.batch_size
+        )
         self.plan["steps"] = torch.tensor(min(steps, r.iterations or steps))
 
     @torch.no_grad()
     def _features(self, model: nn.Module, source: InMemory, domain: str, epoch: int) -> Tensor:
         """(M, K), in eval mode, of images as training sees them: cut and flipped at random."""
-        draws, prepare = generator(self.recipe.seed, SPLIT + epoch, domain == TARGET), loop.Prepare(self.data, self.recipe)
+        draws, prepare = (
+            generator(self.recipe.seed, SPLIT + epoch, domain == TARGET),
+            loop.Prepare(self.data, self.recipe),
+        )
         model.eval()
         with bgn.domain(model, domain), loop.autocast(self.recipe)():
             pieces = torch.split(torch.arange(len(source)), loop.EVALUATION_BATCH)
-            found = [model(prepare(source.augmented(piece, draws))[0], both=True)[0].float().cpu() for piece in pieces]
+            found = [
+                model(prepare(source.augmented(piece, draws))[0], both=True)[0].float().cpu()
+                for piece in pieces
+            ]
         return torch.cat(found)
 
     def over(self) -> bool:
@@ -231,7 +260,9 @@ class Adaptation(Task):
 
     def images(self) -> int:
         """With labels, in a loop."""
-        return int(self.plan["steps"]) * self.recipe.batch_size if self.plan else len(self.data.train)
+        return (
+            int(self.plan["steps"]) * self.recipe.batch_size if self.plan else len(self.data.train)
+        )
 
     def batches(self, epoch: int, numbers: Sequence[int]) -> Iterator[Batch]:
         """Labelled images of the source; then, by classes, of the source and of the target with the labels of clusters."""
@@ -239,9 +270,17 @@ class Adaptation(Task):
         draws = generator(r.seed, epoch)
         labels = self.plan.get("labels", torch.zeros_like(theirs.y))
         some = aware.stream(torch.arange(len(ours)), r.batch_size, draws)
-        pairs = aware.pairs(ours.y, labels, self.plan.get("kept", torch.zeros_like(labels, dtype=torch.bool)), r.ways, draws)
+        pairs = aware.pairs(
+            ours.y,
+            labels,
+            self.plan.get("kept", torch.zeros_like(labels, dtype=torch.bool)),
+            r.ways,
+            draws,
+        )
         wanted = frozenset(numbers)
-        for number, index, (own, other) in zip(range(int(self.plan["steps"])), some, pairs, strict=False):
+        for number, index, (own, other) in zip(
+            range(int(self.plan["steps"])), some, pairs, strict=False
+        ):
             if number not in wanted:
                 continue
             own_draws = generator(r.seed, epoch, number)
@@ -270,7 +309,12 @@ class Adaptation(Task):
             return self.recipe.lr / math.pow(1 + 0.001 * (int(self.plan["done"]) + step), 0.75)
         return super().rate(epoch, step, steps)
 
-    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:  # noqa: ARG002
+    def measure(
+        self,
+        history: list[dict[str, Any]],  # noqa: ARG002
+        model: nn.Module,
+        score: Scoring,
+    ) -> dict[str, Any]:
         """The target, after every loop, because any may be the last."""
         adapting = "labels" in self.plan
         with bgn.domain(model, TARGET if adapting else SOURCE):
@@ -281,19 +325,32 @@ class Adaptation(Task):
         }  # fmt: skip
         if adapting:
             kept = self.plan["kept"]
-            metrics |= dict(zip(("shift", "gap", "changed"), self.plan["moved"].tolist(), strict=True))
-            metrics |= {"kept": int(kept.sum()), "kept_classes": len(torch.unique(self.plan["labels"][kept]))}
+            metrics |= dict(
+                zip(("shift", "gap", "changed"), self.plan["moved"].tolist(), strict=True)
+            )
+            metrics |= {
+                "kept": int(kept.sum()),
+                "kept_classes": len(torch.unique(self.plan["labels"][kept])),
+            }
         return metrics
 
     def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
         """Of the last loop."""
         images = {"train": len(self.data.train), "validation": 0, "test": len(self.data.test)}
-        learned = {"train_accuracy": history[-1].get("train_accuracy"), "source": self.data.source, "target": self.data.target}
+        learned = {
+            "train_accuracy": history[-1].get("train_accuracy"),
+            "source": self.data.source,
+            "target": self.data.target,
+        }
         return {**super().summary(history[-1:]), "images": images, **learned}
 
     def said(self, result: dict[str, Any]) -> str:
         """Of the target."""
-        how = f"adapted from {self.data.source}" if self.recipe.adapt else f"from {self.data.source} alone"
+        how = (
+            f"adapted from {self.data.source}"
+            if self.recipe.adapt
+            else f"from {self.data.source} alone"
+        )
         images = result["images"]["test"]
         return f"{result['test_accuracy']:.2%} of the {images} images of {self.data.target}, {how} in {result['epochs']} loops"
 
@@ -305,9 +362,12 @@ class Adaptation(Task):
         some = features.choose((sets[0].y, sets[1].y))
         ours, theirs = (own.part(index) for own, index in zip(sets, some, strict=True))
         found = {
-            when: (self._features(own, ours, SOURCE, 0), self._features(own, theirs, target, 0)) for when, own in shown.items()
+            when: (self._features(own, ours, SOURCE, 0), self._features(own, theirs, target, 0))
+            for when, own in shown.items()
         }
         K = len(self.data.classes)
         few = "" if K <= features.CLASSES else f"; {features.CLASSES} of {K} classes"
         title = f"{self.data.source} to {self.data.target}, {norms.label(self.recipe)}{few}"
-        features.picture(found, (ours.y, theirs.y), (self.data.source, self.data.target), title, folder / PICTURE)
+        features.picture(
+            found, (ours.y, theirs.y), (self.data.source, self.data.target), title, folder / PICTURE
+        )

@@ -72,7 +72,9 @@ class AdversarialRecipe(Recipe):
         checks.one_of("craft", self.craft, get_args(Craft))
         for name in ("bound", "step_size"):
             if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)} is out of range; expected a number above 0 and at most 1")
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is out of range; expected a number above 0 and at most 1"
+                )
         checks.positive_int("test_steps", self.test_steps)
         checks.positive_int("strong_restarts", self.strong_restarts)
         for name in ("attack_steps", "strong_images"):
@@ -81,7 +83,9 @@ class AdversarialRecipe(Recipe):
         for steps in self.strong_steps:
             checks.positive_int("strong_steps", steps)
         if self.width is not None:
-            raise ValueError(f"width={self.width}: the width is part of the model's name here, such as wrn-10-2")
+            raise ValueError(
+                f"width={self.width}: the width is part of the model's name here, such as wrn-10-2"
+            )
 
     @property
     def rate(self) -> float:
@@ -95,7 +99,13 @@ class AdversarialRecipe(Recipe):
         if not self.strong_images:
             return usual
         steps = {"same": self.test_steps, **{str(n): n for n in self.strong_steps}}
-        return (*usual, *(Measure(f"test_robust_{key}", f"{n} steps on {self.strong_images}") for key, n in steps.items()))
+        return (
+            *usual,
+            *(
+                Measure(f"test_robust_{key}", f"{n} steps on {self.strong_images}")
+                for key, n in steps.items()
+            ),
+        )
 
     @property
     def curves(self) -> tuple[Measure, ...]:
@@ -123,11 +133,18 @@ class Adversarial(Task):
     def network(self) -> nn.Module:
         """A wide residual network."""
         r, data = self.recipe, self.data
-        return wide_resnet(r.model, norms.constructor(r), len(data.classes), data.shape[0], r.stride or 1)
+        return wide_resnet(
+            r.model, norms.constructor(r), len(data.classes), data.shape[0], r.stride or 1
+        )
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Adam."""
-        return torch.optim.Adam(model.parameters(), self.recipe.rate, weight_decay=self.recipe.decay, fused=fused(self.recipe))
+        return torch.optim.Adam(
+            model.parameters(),
+            self.recipe.rate,
+            weight_decay=self.recipe.decay,
+            fused=fused(self.recipe),
+        )
 
     def example(self, model: nn.Module, batch: Batch) -> Batch:
         """The batch under attack."""
@@ -139,18 +156,32 @@ class Adversarial(Task):
         model.train()
         return attacked
 
-    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:  # noqa: ARG002
+    def measure(
+        self,
+        history: list[dict[str, Any]],
+        model: nn.Module,  # noqa: ARG002
+        score: Scoring,
+    ) -> dict[str, Any]:
         """Clean and robust. Test images in the last epoch, and whenever the validation images are more robust than before."""
         r = self.recipe
         attack = _under(PGD(r.bound, r.step_size, r.test_steps))
         metrics: dict[str, Any] = {}
-        before = max((m["validation_robust"] for m in history if "validation_robust" in m), default=-1.0)
+        before = max(
+            (m["validation_robust"] for m in history if "validation_robust" in m), default=-1.0
+        )
         if len(self.data.validation):
             metrics["validation_accuracy"] = score(self.data.validation, None)[0].accuracy
             metrics["validation_robust"] = score(self.data.validation, attack)[0].accuracy
-        if len(history) >= r.epochs - r.median_of or metrics.get("validation_robust", -1.0) > before:
+        if (
+            len(history) >= r.epochs - r.median_of
+            or metrics.get("validation_robust", -1.0) > before
+        ):
             clean, robust = score(self.data.test, None)[0], score(self.data.test, attack)[0]
-            metrics |= {"test_loss": clean.loss, "test_accuracy": clean.accuracy, "test_images": clean.images}
+            metrics |= {
+                "test_loss": clean.loss,
+                "test_accuracy": clean.accuracy,
+                "test_images": clean.images,
+            }
             metrics |= {"test_robust": robust.accuracy}
         if len(history) == r.epochs - 1 and r.strong_images:
             some = self.data.test.part(torch.arange(min(r.strong_images, len(self.data.test))))
@@ -174,7 +205,11 @@ class Adversarial(Task):
             "best_epoch": best["epoch"],
             "best_test_accuracy": best.get("test_accuracy"),
             "best_test_robust": best.get("test_robust"),
-            **{name: value for name, value in last[-1].items() if name.startswith(("test_robust_", "strong_images"))},
+            **{
+                name: value
+                for name, value in last[-1].items()
+                if name.startswith(("test_robust_", "strong_images"))
+            },
         }
 
     def said(self, result: dict[str, Any]) -> str:
@@ -186,7 +221,9 @@ class Adversarial(Task):
             return found + best
         strong = [f"{steps} steps {result[f'test_robust_{steps}']:.2%}" for steps in r.strong_steps]
         some = f"; on {result['strong_images']} of them {result['test_robust_same']:.2%}"
-        return found + best + some + f", with {r.strong_restarts} random starts: {', '.join(strong)}"
+        return (
+            found + best + some + f", with {r.strong_restarts} random starts: {', '.join(strong)}"
+        )
 
 
 def _under(attack: PGD) -> View:

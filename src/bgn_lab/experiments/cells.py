@@ -50,9 +50,13 @@ class CellsRecipe(Recipe):
                 f"cells={self.cells} has no place for two that halve the image and one that does not; expected 3 or more"
             )
         if self.width is None or self.width % 2:
-            raise ValueError(f"width={self.width} cannot be halved; expected an even number of channels")
+            raise ValueError(
+                f"width={self.width} cannot be halved; expected an even number of channels"
+            )
         if not 0 <= self.least_lr <= self.lr:
-            raise ValueError(f"least_lr={self.least_lr} is out of range; expected a number from 0 to lr={self.lr}")
+            raise ValueError(
+                f"least_lr={self.least_lr} is out of range; expected a number from 0 to lr={self.lr}"
+            )
         if not self.clip > 0:
             raise ValueError(f"clip={self.clip} is out of range; expected a number above 0")
         if self.stride is not None:
@@ -114,10 +118,18 @@ def padded(data: Data) -> Data:
                 f"images of {H}x{W} pixels are too small for networks of cells; expected an image_size of {SIZE} or more"
             )
         wide, high = max(SIZE - W, 0), max(SIZE - H, 0)
-        return replace(source, x=F.pad(source.x, (wide // 2, wide - wide // 2, high // 2, high - high // 2)))
+        return replace(
+            source, x=F.pad(source.x, (wide // 2, wide - wide // 2, high // 2, high - high // 2))
+        )
 
     shape = C, max(H, SIZE), max(W, SIZE)
-    return replace(data, shape=shape, train=larger(data.train), validation=larger(data.validation), test=larger(data.test))
+    return replace(
+        data,
+        shape=shape,
+        train=larger(data.train),
+        validation=larger(data.validation),
+        test=larger(data.test),
+    )
 
 
 def cosine(recipe: CellsRecipe, epoch: int) -> float:

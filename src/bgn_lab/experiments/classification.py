@@ -14,4 +14,6 @@ class Classification(Task):
     def network(self) -> nn.Module:
         """By the recipe's name."""
         r, data = self.recipe, self.data
-        return models.network(r.model, norms.constructor(r), len(data.classes), data.shape[0], r.width, r.stride)
+        return models.network(
+            r.model, norms.constructor(r), len(data.classes), data.shape[0], r.width, r.stride
+        )

@@ -43,7 +43,9 @@ class DartsRecipe(SearchRecipe):
         super().__post_init__()
         checks.one_of("order", self.order, get_args(Order))
         if not self.arch_lr > 0 or not self.arch_decay >= 0:
-            raise ValueError(f"arch_lr={self.arch_lr}, arch_decay={self.arch_decay}; expected a number above 0, and 0 or more")
+            raise ValueError(
+                f"arch_lr={self.arch_lr}, arch_decay={self.arch_decay}; expected a number above 0, and 0 or more"
+            )
 
 
 class Searching(nn.Module):
@@ -73,13 +75,17 @@ class Darts(Search):
         """Of the weights."""
         r = self.recipe
         weights = [p for name, p in model.named_parameters() if name != "alphas"]
-        self.weights = torch.optim.SGD(weights, r.lr, r.momentum, weight_decay=r.decay, fused=fused(r))
+        self.weights = torch.optim.SGD(
+            weights, r.lr, r.momentum, weight_decay=r.decay, fused=fused(r)
+        )
         return self.weights
 
     def others(self, model: nn.Module) -> dict[str, torch.optim.Optimizer]:
         """Of the architecture."""
         r = self.recipe
-        self.alphas = torch.optim.Adam([model.get_parameter("alphas")], r.arch_lr, (0.5, 0.999), weight_decay=r.arch_decay)
+        self.alphas = torch.optim.Adam(
+            [model.get_parameter("alphas")], r.arch_lr, (0.5, 0.999), weight_decay=r.arch_decay
+        )
         return {ALPHAS: self.alphas}
 
     def begin(self, epoch: int, model: nn.Module) -> None:  # noqa: ARG002
@@ -93,7 +99,9 @@ class Darts(Search):
         if self.recipe.order == "first":
             gradients = first_order(model, alphas, other)
         else:
-            gradients = second_order(model, alphas, batch, other, Step(self.weights, float(self.plan["rate"])))
+            gradients = second_order(
+                model, alphas, batch, other, Step(self.weights, float(self.plan["rate"]))
+            )
         for own, gradient in zip(alphas, gradients, strict=True):
             own.grad = gradient
         self.alphas.step()

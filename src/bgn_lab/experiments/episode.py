@@ -13,19 +13,28 @@ from bgn_lab import files
 RIGHT, WRONG = "#009E73", "#D55E00"
 
 
-def picture(support: Tensor, queries: Tensor, given: Tensor, names: Sequence[str], title: str, path: Path) -> None:
+def picture(
+    support: Tensor, queries: Tensor, given: Tensor, names: Sequence[str], title: str, path: Path
+) -> None:
     """Draw (ways, shots, C, H, W) labelled images, (ways, queries, C, H, W) queries and their (ways, queries) classes."""
     from matplotlib.figure import Figure
 
     (ways, shots), columns = support.shape[:2], support.shape[1] + queries.shape[1]
     figure = Figure(figsize=(0.72 * columns + 1.6, 0.95 * ways + 0.9), layout="constrained")
-    panels = figure.subplots(ways, columns, squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04})
+    panels = figure.subplots(
+        ways, columns, squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04}
+    )
     for k in range(ways):
         for i in range(shots):
             _image(panels[k, i], support[k, i], "0.25", "")
         for i in range(queries.shape[1]):
             right = int(given[k, i]) == k
-            _image(panels[k, shots + i], queries[k, i], RIGHT if right else WRONG, "" if right else names[int(given[k, i])])
+            _image(
+                panels[k, shots + i],
+                queries[k, i],
+                RIGHT if right else WRONG,
+                "" if right else names[int(given[k, i])],
+            )
         panels[k, 0].set_ylabel(_short(names[k]), rotation=0, ha="right", va="center", fontsize=8)
     panels[0, 0].set_title("labelled", fontsize=8)
     panels[0, shots].set_title("queries", fontsize=8, loc="left")

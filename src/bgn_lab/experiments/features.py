@@ -28,12 +28,16 @@ def _few(index: Tensor) -> Tensor:
     return index[torch.linspace(0, len(index) - 1, min(SHOWN, len(index))).long()]
 
 
-def picture(found: Mapping[str, Pair], labels: Pair, names: tuple[str, str], title: str, path: Path) -> None:
+def picture(
+    found: Mapping[str, Pair], labels: Pair, names: tuple[str, str], title: str, path: Path
+) -> None:
     """Draw (M, K) and (M', K) features of both domains for each of some networks, coloured by class, ten at most."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    colours = {int(k): colormaps["tab10"](i)[:3] for i, k in enumerate(torch.unique(torch.cat(labels)))}
+    colours = {
+        int(k): colormaps["tab10"](i)[:3] for i, k in enumerate(torch.unique(torch.cat(labels)))
+    }
 
     figure = Figure(figsize=(5.2 * len(found), 5.4), layout="constrained")
     panels = figure.subplots(1, len(found), squeeze=False)[0]
@@ -41,11 +45,17 @@ def picture(found: Mapping[str, Pair], labels: Pair, names: tuple[str, str], tit
         flat = project(both, labels[0])
         for points, y, marker, name in zip(flat, labels, ("o", "x"), names, strict=True):
             own = [colours[k] for k in y.tolist()]
-            style: dict[str, Any] = {"edgecolors": own, "facecolors": "none"} if marker == "o" else {"c": own}
-            axes.scatter(*points.T.numpy(), s=16, marker=marker, linewidths=0.9, label=name, **style)
+            style: dict[str, Any] = (
+                {"edgecolors": own, "facecolors": "none"} if marker == "o" else {"c": own}
+            )
+            axes.scatter(
+                *points.T.numpy(), s=16, marker=marker, linewidths=0.9, label=name, **style
+            )
         axes.set(title=when, xticks=[], yticks=[])
     panels[0].legend(loc="best", fontsize=8)
-    figure.suptitle(f"{title}\none colour per class; the target's labels were not used in training", fontsize=10)
+    figure.suptitle(
+        f"{title}\none colour per class; the target's labels were not used in training", fontsize=10
+    )
     files.write_figure(path, figure)
 
 

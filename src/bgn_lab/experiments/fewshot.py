@@ -99,7 +99,9 @@ class FewShotRecipe(Recipe):
         if self.stride is not None:
             raise ValueError(f"stride={self.stride}: ResNet-12 has none; expected none")
         if self.schedule == "steps" and len(self.milestones) != len(self.falls):
-            raise ValueError(f"milestones={self.milestones} are {len(self.milestones)} epochs; expected {len(self.falls)}")
+            raise ValueError(
+                f"milestones={self.milestones} are {len(self.milestones)} epochs; expected {len(self.falls)}"
+            )
 
     @property
     def classes(self) -> int:
@@ -142,13 +144,19 @@ class FewShot(Task):
     def network(self) -> nn.Module:
         """Features and classifier."""
         r, data = self.recipe, self.data
-        features = ResNet12(norms.constructor(r), data.shape[0], r.width or 64, r.activation, not r.negative)
+        features = ResNet12(
+            norms.constructor(r), data.shape[0], r.width or 64, r.activation, not r.negative
+        )
         return FewShotNetwork(features, len(data.classes))
 
     def images(self) -> int:
         """Of an epoch."""
         r = self.recipe
-        return len(self.data.train) if r.iterations is None else r.iterations * r.batch_size * r.batches
+        return (
+            len(self.data.train)
+            if r.iterations is None
+            else r.iterations * r.batch_size * r.batches
+        )
 
     def batches(self, epoch: int, numbers: Sequence[int]) -> Iterator[Batch]:
         """Of one pass, or of images drawn with replacement."""
@@ -158,13 +166,18 @@ class FewShot(Task):
             train = replace(train, drawn=self.images())
         return train.training(r.batch_size, r.seed, epoch, numbers)
 
-    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:
+    def measure(
+        self, history: list[dict[str, Any]], model: nn.Module, score: Scoring
+    ) -> dict[str, Any]:
         """Episodes of the new classes in the last epoch, and whenever those of the classes for choosing go better than before."""
         metrics = self.validation(score)
         before = max((m["choice_1"] for m in history if "choice_1" in m), default=-1.0)
         if self.data.choice is not None:
             metrics["choice_1"] = statistics.mean(self._episodes(model, self.data.choice)[1])
-        if len(history) >= self.recipe.epochs - self.recipe.median_of or metrics.get("choice_1", -1.0) > before:
+        if (
+            len(history) >= self.recipe.epochs - self.recipe.median_of
+            or metrics.get("choice_1", -1.0) > before
+        ):
             for shots, accuracies in self._episodes(model, self.data.test).items():
                 metrics[f"test_{shots}"] = statistics.mean(accuracies)
                 if len(history) == self.recipe.epochs - 1:
@@ -174,7 +187,11 @@ class FewShot(Task):
     def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
         """Of the last epoch, and of the one that went best with the classes for choosing."""
         last, data = history[-1], self.data
-        best = max((m for m in history if "choice_1" in m and "test_1" in m), key=lambda m: float(m["choice_1"]), default=last)
+        best = max(
+            (m for m in history if "choice_1" in m and "test_1" in m),
+            key=lambda m: float(m["choice_1"]),
+            default=last,
+        )
         chance, count = data.chance, self.recipe.episodes
         found = {f"test_{shots}": last.get(f"test_{shots}") for shots in SHOTS}
         return {
@@ -185,9 +202,15 @@ class FewShot(Task):
             "episodes": {f"test_{shots}": last.get(f"episodes_{shots}") for shots in SHOTS},
             "validation_accuracy": last.get("validation_accuracy"),
             "chance": chance,
-            "floor": chance + 3 * (chance * (1 - chance) / (count * self.recipe.classes * self.recipe.queries)) ** 0.5,
+            "floor": chance
+            + 3
+            * (chance * (1 - chance) / (count * self.recipe.classes * self.recipe.queries)) ** 0.5,
             "classes": len(data.classes),
-            "images": {"train": len(data.train), "validation": len(data.validation), "test": len(data.test)},
+            "images": {
+                "train": len(data.train),
+                "validation": len(data.validation),
+                "test": len(data.test),
+            },
             "image": list(data.shape),
         }
 
@@ -203,8 +226,13 @@ class FewShot(Task):
         super().check()
         r = self.recipe
         for what, source in {"new": self.data.test, "choice": self.data.choice}.items():
-            if source is not None and (least := int(source.y.bincount().min())) < max(SHOTS) + r.queries:
-                raise ValueError(f"queries={r.queries} and {max(SHOTS)} shots exceed the {least} images of a {what} class")
+            if (
+                source is not None
+                and (least := int(source.y.bincount().min())) < max(SHOTS) + r.queries
+            ):
+                raise ValueError(
+                    f"queries={r.queries} and {max(SHOTS)} shots exceed the {least} images of a {what} class"
+                )
 
     @torch.no_grad()
     def illustrate(self, model: nn.Module, folder: Path) -> None:
@@ -230,8 +258,14 @@ class FewShot(Task):
         alone = None if r.transductive else features(network, source, prepare)
         found: dict[int, list[float]] = {shots: [] for shots in SHOTS}
         for shots, own in found.items():
-            for index in draw(source.y, r.classes, shots + r.queries, r.episodes):  # (ways, shots + queries)
-                f = alone[index] if alone is not None else _together(network, prepare, source, index)
+            for index in draw(
+                source.y, r.classes, shots + r.queries, r.episodes
+            ):  # (ways, shots + queries)
+                f = (
+                    alone[index]
+                    if alone is not None
+                    else _together(network, prepare, source, index)
+                )
                 right = predict(f, shots) == torch.arange(r.classes)[:, None]
                 own.append(round(float(right.float().mean()), 6))
         return found
@@ -265,7 +299,9 @@ def draw(y: Tensor, ways: int, images: int, episodes: int) -> Iterator[Tensor]:
     own = [torch.nonzero(y == k).flatten() for k in range(int(y.max()) + 1)]
     for _ in range(episodes):
         classes = torch.randperm(len(own), generator=draws)[:ways].tolist()
-        yield torch.stack([own[k][torch.randperm(len(own[k]), generator=draws)[:images]] for k in classes])
+        yield torch.stack(
+            [own[k][torch.randperm(len(own[k]), generator=draws)[:images]] for k in classes]
+        )
 
 
 def predict(f: Tensor, shots: int) -> Tensor:
@@ -276,7 +312,9 @@ def predict(f: Tensor, shots: int) -> Tensor:
     return F.linear(F.normalize(queries, dim=-1), weights).argmax(-1)
 
 
-def _together(network: FewShotNetwork, prepare: loop.Prepare, source: InMemory, index: Tensor) -> Tensor:
+def _together(
+    network: FewShotNetwork, prepare: loop.Prepare, source: InMemory, index: Tensor
+) -> Tensor:
     """Features with the statistics of the episode itself; running ones stay as they were."""
     state = {name: value.clone() for name, value in network.named_buffers()}
     network.train()

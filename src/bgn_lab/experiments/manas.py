@@ -73,7 +73,9 @@ class OnePath(nn.Module):
     def __init__(self, network: SearchNetwork) -> None:
         super().__init__()
         self.network = network
-        self.register_buffer("path", torch.full((len(network.cells), len(EDGES)), ALL, dtype=torch.long))
+        self.register_buffer(
+            "path", torch.full((len(network.cells), len(EDGES)), ALL, dtype=torch.long)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         mixes: list[Mix] = [EVENLY if ALL in cell else cell for cell in self.path.tolist()]
@@ -113,7 +115,9 @@ class Manas(Search):
     def begin(self, epoch: int, model: nn.Module) -> None:  # noqa: ARG002
         """Agents that know nothing, once."""
         if not self.plan:
-            self.plan = agents.begin(self.recipe.cells * len(EDGES), len(OPERATIONS), self.recipe.window)
+            self.plan = agents.begin(
+                self.recipe.cells * len(EDGES), len(OPERATIONS), self.recipe.window
+            )
             self.plan["waiting"] = torch.zeros((), dtype=torch.bool)
 
     def example(self, model: nn.Module, batch: Batch) -> Batch:
@@ -137,18 +141,28 @@ class Manas(Search):
         x, y = self.other_half()
         loss = float(F.cross_entropy(model(x).float(), y))
         self.plan["waiting"].fill_(False)
-        if not math.isfinite(loss):  # nothing to learn from; if it is the weights, the epoch's own loss will tell
+        if not math.isfinite(
+            loss
+        ):  # nothing to learn from; if it is the weights, the epoch's own loss will tell
             return
         agents.remember(self.plan, chosen, loss)
         rounds = int(self.plan["rounds"])
         if r.credit == "weights":
             total = r.epochs * max(len(self.data.train) // r.batch_size, 1)
             first, last = TEMPERATURES
-            agents.learn_by_weights(self.plan, chosen, BASELINE - loss, first + (last - first) * min(rounds / total, 1), EXPLORE)
+            agents.learn_by_weights(
+                self.plan,
+                chosen,
+                BASELINE - loss,
+                first + (last - first) * min(rounds / total, 1),
+                EXPLORE,
+            )
         elif rounds >= r.window // 4:
             agents.learn_by_squares(self.plan)
 
-    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:
+    def measure(
+        self, history: list[dict[str, Any]], model: nn.Module, score: Scoring
+    ) -> dict[str, Any]:
         """Of the most probable path."""
         torch.manual_seed(self.recipe.seed + len(history))
         self._hear(model)
@@ -160,10 +174,17 @@ class Manas(Search):
         """Running statistics, which were of paths that came and went, become those of the path on some training images."""
         if not any(name.endswith("running_mean") for name, _ in model.named_buffers()):
             return
-        prepare, many = loop.Prepare(self.data, self.recipe), min(CALIBRATION, len(self.data.train) // self.recipe.batch_size)
-        batches = self.data.train.training(self.recipe.batch_size, self.recipe.seed, epoch, range(many))
+        prepare, many = (
+            loop.Prepare(self.data, self.recipe),
+            min(CALIBRATION, len(self.data.train) // self.recipe.batch_size),
+        )
+        batches = self.data.train.training(
+            self.recipe.batch_size, self.recipe.seed, epoch, range(many)
+        )
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "recalibrate: no data reached")  # what is not on the path
+            warnings.filterwarnings(
+                "ignore", "recalibrate: no data reached"
+            )  # what is not on the path
             bgn.recalibrate(model, map(prepare, batches), progress=False)
 
     def mix(self, model: nn.Module) -> Weights:  # noqa: ARG002

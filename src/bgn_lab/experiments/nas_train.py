@@ -48,10 +48,14 @@ class NasTrainRecipe(CellsRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "genotype", genotype.content(self.genotype))  # files may change or go
+        object.__setattr__(
+            self, "genotype", genotype.content(self.genotype)
+        )  # files may change or go
         for name, most in {"cutout": 1024, "drop_path": 0.99, "auxiliary": 100.0}.items():
             if not 0 <= getattr(self, name) <= most:
-                raise ValueError(f"{name}={getattr(self, name)} is out of range; expected a number from 0 to {most}")
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is out of range; expected a number from 0 to {most}"
+                )
 
     @property
     def usual_groups(self) -> int | None:
@@ -76,7 +80,15 @@ class NasTrain(CellsTask):
         self.clip = r.clip
         assert r.width is not None
         found = genotype.find(r.genotype)
-        return FoundNetwork(found, r.width, r.cells, len(data.classes), norms.constructor(r), r.auxiliary > 0, data.shape[0])
+        return FoundNetwork(
+            found,
+            r.width,
+            r.cells,
+            len(data.classes),
+            norms.constructor(r),
+            r.auxiliary > 0,
+            data.shape[0],
+        )
 
     def begin(self, epoch: int, model: nn.Module) -> None:  # noqa: ARG002
         """More paths are dropped from epoch to epoch."""
@@ -102,4 +114,7 @@ class NasTrain(CellsTask):
 
     def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
         """With the genotype, whatever it is called."""
-        return {**super().summary(history), "genotype": genotype.find(self.recipe.genotype).to_json()}
+        return {
+            **super().summary(history),
+            "genotype": genotype.find(self.recipe.genotype).to_json(),
+        }

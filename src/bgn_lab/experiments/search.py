@@ -42,10 +42,20 @@ class SearchRecipe(CellsRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.validation < 1:
-            raise ValueError(f"validation={self.validation}: the architecture learns from it; expected a share between 0 and 1")
-        for name, only in {"amp": False, "simulate_workers": 1, "accumulate": 1, "nesterov": False, "median_of": 1}.items():
+            raise ValueError(
+                f"validation={self.validation}: the architecture learns from it; expected a share between 0 and 1"
+            )
+        for name, only in {
+            "amp": False,
+            "simulate_workers": 1,
+            "accumulate": 1,
+            "nesterov": False,
+            "median_of": 1,
+        }.items():
             if getattr(self, name) != only:
-                raise ValueError(f"{name}={getattr(self, name)} has no meaning for a search; expected {only}")
+                raise ValueError(
+                    f"{name}={getattr(self, name)} has no meaning for a search; expected {only}"
+                )
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -69,14 +79,18 @@ class Search(CellsTask):
                 f"data={recipe.data!r} is read from files one by one, and searches take images from memory; expected "
                 "fashion-mnist, cifar10 or an .npz file (tools/arrays.py makes some)"
             )
-        return replace(data, validation=replace(data.validation, pad=data.train.pad, flip=data.train.flip))
+        return replace(
+            data, validation=replace(data.validation, pad=data.train.pad, flip=data.train.flip)
+        )
 
     def all_operations(self) -> SearchNetwork:
         """The network to search in."""
         r, data = self.recipe, self.data
         self.clip = r.clip
         assert r.width is not None
-        return SearchNetwork(r.width, r.cells, len(data.classes), norms.constructor(r), data.shape[0])
+        return SearchNetwork(
+            r.width, r.cells, len(data.classes), norms.constructor(r), data.shape[0]
+        )
 
     def other_half(self) -> Batch:
         """A batch for the architecture, drawn from torch's generator, which every step seeds anew."""
@@ -98,7 +112,12 @@ class Search(CellsTask):
         """What that, which is what it is now, comes down to."""
         raise NotImplementedError
 
-    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:  # noqa: ARG002
+    def measure(
+        self,
+        history: list[dict[str, Any]],  # noqa: ARG002
+        model: nn.Module,
+        score: Scoring,
+    ) -> dict[str, Any]:
         """How the network does on the other half, what the architecture is, and what it comes down to."""
         mix = self.mix(model)
         shown = [[[round(p, 5) for p in row] for row in cell] for cell in mix]

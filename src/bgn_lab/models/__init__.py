@@ -15,7 +15,12 @@ MODELS = (*RESNETS, MOBILE)
 
 
 def network(
-    name: str, norm: Norm, classes: int, channels: int = 3, width: int | None = None, stride: int | None = None
+    name: str,
+    norm: Norm,
+    classes: int,
+    channels: int = 3,
+    width: int | None = None,
+    stride: int | None = None,
 ) -> nn.Module:
     """A classifier by name; ``width`` and ``stride`` are those of the first convolution, where that can be chosen.
 

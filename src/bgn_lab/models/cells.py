@@ -14,7 +14,9 @@ from bgn_lab.models.mixture import mixture
 from bgn_lab.models.operations import KINDS, FactorizedReduce, beginnings, convolved, operation
 from bgn_lab.norms import AnyNorm
 
-Mix = Tensor | Sequence[int]  # (14, 8) weights of all operations; or, of each edge, the one operation that is computed
+Mix = (
+    Tensor | Sequence[int]
+)  # (14, 8) weights of all operations; or, of each edge, the one operation that is computed
 
 
 def _entrance(C: int, K: int, halve: bool, norm: AnyNorm, affine: bool) -> nn.Module:
@@ -27,7 +29,9 @@ class _Layout:
 
     def __init__(self, cells: int, C: int, stem: int) -> None:
         small, older, old, halved = reductions(cells), stem, stem, False
-        self.rows: list[tuple[int, int, int, bool, bool]] = []  # channels of the two before, own; whether the last, this halves
+        self.rows: list[
+            tuple[int, int, int, bool, bool]
+        ] = []  # channels of the two before, own; whether the last, this halves
         for i in range(cells):
             reduces = i in small
             C = 2 * C if reduces else C
@@ -39,13 +43,21 @@ class _Layout:
 class SearchCell(nn.Module):
     """All operations on all edges."""
 
-    def __init__(self, older: int, old: int, C: int, halved: bool, reduces: bool, norm: AnyNorm) -> None:
+    def __init__(
+        self, older: int, old: int, C: int, halved: bool, reduces: bool, norm: AnyNorm
+    ) -> None:
         super().__init__()
-        self.enter0, self.enter1 = _entrance(older, C, halved, norm, False), _entrance(old, C, False, norm, False)
+        self.enter0, self.enter1 = (
+            _entrance(older, C, halved, norm, False),
+            _entrance(old, C, False, norm, False),
+        )
         strides = [2 if reduces and state < INPUTS else 1 for state in range(INPUTS + NODES - 1)]
         self.begins = nn.ModuleList(beginnings(C, stride, norm, True) for stride in strides)
         self.edges = nn.ModuleList(
-            nn.ModuleList(KINDS[name].goes_on(C, strides[state], norm, False) for name in OPERATIONS) for state, _ in EDGES
+            nn.ModuleList(
+                KINDS[name].goes_on(C, strides[state], norm, False) for name in OPERATIONS
+            )
+            for state, _ in EDGES
         )
 
     def forward(self, s0: Tensor, s1: Tensor, mix: Mix) -> Tensor:
@@ -55,7 +67,9 @@ class SearchCell(nn.Module):
         def apply(i: int, number: int) -> Tensor:
             (state, _), begins = EDGES[i], KINDS[OPERATIONS[number]].begins
             if (state, begins) not in begun:  # once for all edges from a state
-                begun[state, begins] = cast(nn.ModuleDict, self.begins[state])[begins](states[state])
+                begun[state, begins] = cast(nn.ModuleDict, self.begins[state])[begins](
+                    states[state]
+                )
             out: Tensor = cast(nn.ModuleList, self.edges[i])[number](begun[state, begins])
             return out
 
@@ -75,7 +89,9 @@ class SearchNetwork(nn.Module):
     def __init__(self, C: int, cells: int, classes: int, norm: AnyNorm, channels: int = 3) -> None:
         super().__init__()
         layout = _Layout(cells, C, 3 * C)
-        self.stem = nn.Sequential(nn.Conv2d(channels, 3 * C, 3, padding=1, bias=False), norm(3 * C, affine=True))
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, 3 * C, 3, padding=1, bias=False), norm(3 * C, affine=True)
+        )
         self.cells = nn.ModuleList(SearchCell(*row, norm) for row in layout.rows)
         self.small = reductions(cells)
         self.fc = nn.Linear(layout.out, classes)
@@ -94,12 +110,20 @@ class SearchNetwork(nn.Module):
 class FoundCell(nn.Module):
     """The operations of a genotype."""
 
-    def __init__(self, cell: Cell, older: int, old: int, C: int, halved: bool, reduces: bool, norm: AnyNorm) -> None:
+    def __init__(
+        self, cell: Cell, older: int, old: int, C: int, halved: bool, reduces: bool, norm: AnyNorm
+    ) -> None:
         super().__init__()
-        self.enter0, self.enter1 = _entrance(older, C, halved, norm, True), _entrance(old, C, False, norm, True)
+        self.enter0, self.enter1 = (
+            _entrance(older, C, halved, norm, True),
+            _entrance(old, C, False, norm, True),
+        )
         self.states = [[edge.state for edge in node] for node in cell]
         self.edges = nn.ModuleList(
-            nn.ModuleList(operation(op, C, 2 if reduces and state < INPUTS else 1, norm) for op, state in node) for node in cell
+            nn.ModuleList(
+                operation(op, C, 2 if reduces and state < INPUTS else 1, norm) for op, state in node
+            )
+            for node in cell
         )
 
     def forward(self, s0: Tensor, s1: Tensor, drop: float = 0.0) -> Tensor:
@@ -109,7 +133,9 @@ class FoundCell(nn.Module):
             parts = []
             for state, apply in zip(own, operations, strict=True):
                 y = apply(states[state])
-                parts.append(y if isinstance(apply, nn.Identity) else drop_path(y, drop, self.training))
+                parts.append(
+                    y if isinstance(apply, nn.Identity) else drop_path(y, drop, self.training)
+                )
             states.append(reduce(torch.add, parts))
         return torch.cat(states[INPUTS:], 1)
 
@@ -147,17 +173,33 @@ class FoundNetwork(nn.Module):
     """The network of a genotype, with an auxiliary classifier if wanted, which needs images of 32x32."""
 
     def __init__(
-        self, genotype: Genotype, C: int, cells: int, classes: int, norm: AnyNorm, auxiliary: bool = True, channels: int = 3
+        self,
+        genotype: Genotype,
+        C: int,
+        cells: int,
+        classes: int,
+        norm: AnyNorm,
+        auxiliary: bool = True,
+        channels: int = 3,
     ) -> None:
         super().__init__()
         layout = _Layout(cells, C, 3 * C)
-        self.stem = nn.Sequential(nn.Conv2d(channels, 3 * C, 3, padding=1, bias=False), norm(3 * C, affine=True))
-        self.cells = nn.ModuleList(FoundCell(cell, *row, norm) for cell, row in zip(genotype.of(cells), layout.rows, strict=True))
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, 3 * C, 3, padding=1, bias=False), norm(3 * C, affine=True)
+        )
+        self.cells = nn.ModuleList(
+            FoundCell(cell, *row, norm)
+            for cell, row in zip(genotype.of(cells), layout.rows, strict=True)
+        )
         self.middle = reductions(cells)[1]
-        self.auxiliary = Auxiliary(NODES * layout.rows[self.middle][2], classes, norm) if auxiliary else None
+        self.auxiliary = (
+            Auxiliary(NODES * layout.rows[self.middle][2], classes, norm) if auxiliary else None
+        )
         self.fc = nn.Linear(layout.out, classes)
 
-    def forward(self, x: Tensor, both: bool = False, drop: float = 0.0) -> Tensor | tuple[Tensor, Tensor | None]:
+    def forward(
+        self, x: Tensor, both: bool = False, drop: float = 0.0
+    ) -> Tensor | tuple[Tensor, Tensor | None]:
         """Logits; or those and, where there is an auxiliary classifier, its own, which costs next to nothing. ``drop``: the
         probability of dropping a path."""
         s0 = s1 = self.stem(x)

@@ -25,7 +25,9 @@ class _Mixture(torch.autograd.Function):
         weights, *parts = ctx.saved_tensors
         wanted, *others = ctx.needs_input_grad
         own = torch.stack([_dot(g, part) for part in parts]) if wanted else None
-        return own, *(g * w if other else None for w, part, other in zip(weights, parts, others, strict=True))
+        return own, *(
+            g * w if other else None for w, part, other in zip(weights, parts, others, strict=True)
+        )
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -10,7 +10,15 @@ from bgn_lab.models.resnet import conv
 from bgn_lab.norms import Norm
 
 # of each stage: expansion, channels, blocks, stride of the first block
-STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 STEM = 4  # features up to the end of the stage with stride 4
 
 
@@ -30,7 +38,9 @@ class InvertedResidual(nn.Module):
         super().__init__()
         wide = expansion * C
         widen = [unit(C, wide, 1, norm)] if expansion > 1 else []
-        self.conv = nn.Sequential(*widen, unit(wide, wide, 3, norm, stride, groups=wide), conv(wide, K, 1), norm(K))
+        self.conv = nn.Sequential(
+            *widen, unit(wide, wide, 3, norm, stride, groups=wide), conv(wide, K, 1), norm(K)
+        )
         self.residual = stride == 1 and C == K
 
     def forward(self, x: Tensor) -> Tensor:

@@ -15,7 +15,9 @@ from torch.nn import functional as F
 from bgn_lab.models.resnet import conv
 from bgn_lab.norms import AnyNorm
 
-Make = Callable[[int, int, AnyNorm, bool], nn.Module]  # of C, stride, normaliser, and whether that has weight and bias
+Make = Callable[
+    [int, int, AnyNorm, bool], nn.Module
+]  # of C, stride, normaliser, and whether that has weight and bias
 
 
 def convolved(C: int, K: int, norm: AnyNorm, affine: bool) -> nn.Sequential:
@@ -36,13 +38,29 @@ class Alone(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         N, C, H, W = x.shape
         half = self.kernel_size[0] // 2
-        if x.device.type != "cpu" or self.dilation != (2, 2) or (self.stride == (1, 1) and (H % 2 or W % 2)):
+        if (
+            x.device.type != "cpu"
+            or self.dilation != (2, 2)
+            or (self.stride == (1, 1) and (H % 2 or W % 2))
+        ):
             return super().forward(x)
         if self.stride == (2, 2):  # they need but one of the parts
             return F.conv2d(x[:, :, ::2, ::2], self.weight, None, 1, half, 1, C)
-        parts = x.permute(0, 2, 3, 1).reshape(N, H // 2, 2, W // 2, 2, C).transpose(2, 3).reshape(N, H // 2, W // 2, 4 * C)
-        out = F.conv2d(parts.permute(0, 3, 1, 2), self.weight.repeat(4, 1, 1, 1), None, 1, half, 1, 4 * C).permute(0, 2, 3, 1)
-        return out.reshape(N, H // 2, W // 2, 2, 2, C).transpose(2, 3).reshape(N, H, W, C).permute(0, 3, 1, 2)
+        parts = (
+            x.permute(0, 2, 3, 1)
+            .reshape(N, H // 2, 2, W // 2, 2, C)
+            .transpose(2, 3)
+            .reshape(N, H // 2, W // 2, 4 * C)
+        )
+        out = F.conv2d(
+            parts.permute(0, 3, 1, 2), self.weight.repeat(4, 1, 1, 1), None, 1, half, 1, 4 * C
+        ).permute(0, 2, 3, 1)
+        return (
+            out.reshape(N, H // 2, W // 2, 2, 2, C)
+            .transpose(2, 3)
+            .reshape(N, H, W, C)
+            .permute(0, 3, 1, 2)
+        )
 
 
 class FactorizedReduce(nn.Module):
@@ -77,7 +95,9 @@ class Zero(nn.Module):
         return torch.zeros_like(x[:, :, :: self.stride, :: self.stride])
 
 
-def _depthwise(C: int, size: int, stride: int, dilation: int, norm: AnyNorm, affine: bool) -> list[nn.Module]:
+def _depthwise(
+    C: int, size: int, stride: int, dilation: int, norm: AnyNorm, affine: bool
+) -> list[nn.Module]:
     """A convolution of each channel alone, a 1x1 convolution, normaliser."""
     return [Alone(C, size, stride, dilation), conv(C, C, 1), norm(C, affine=affine)]
 
@@ -91,7 +111,9 @@ def _sep(size: int) -> Make:
 
 
 def _dil(size: int) -> Make:
-    return lambda C, stride, norm, affine: nn.Sequential(*_depthwise(C, size, stride, 2, norm, affine))
+    return lambda C, stride, norm, affine: nn.Sequential(
+        *_depthwise(C, size, stride, 2, norm, affine)
+    )
 
 
 def _same(C: int, stride: int, norm: AnyNorm, affine: bool) -> nn.Module:  # noqa: ARG001
@@ -110,7 +132,10 @@ KINDS: dict[str, Kind] = {
     "max_pool_3x3": Kind("max", _same),
     "avg_pool_3x3": Kind("avg", _same),
     "skip_connect": Kind(
-        "same", lambda C, stride, norm, affine: FactorizedReduce(C, C, norm, affine) if stride == 2 else nn.Identity()
+        "same",
+        lambda C, stride, norm, affine: (
+            FactorizedReduce(C, C, norm, affine) if stride == 2 else nn.Identity()
+        ),
     ),
     "sep_conv_3x3": Kind("relu", _sep(3)),
     "sep_conv_5x5": Kind("relu", _sep(5)),
@@ -121,8 +146,14 @@ KINDS: dict[str, Kind] = {
 
 def beginnings(C: int, stride: int, norm: AnyNorm, searching: bool) -> nn.ModuleDict:
     """By name. While searching, pools are normalised."""
-    pools = {"max": nn.MaxPool2d(3, stride, 1), "avg": nn.AvgPool2d(3, stride, 1, count_include_pad=False)}
-    normalised = {name: nn.Sequential(pool, norm(C, affine=False)) if searching else pool for name, pool in pools.items()}
+    pools = {
+        "max": nn.MaxPool2d(3, stride, 1),
+        "avg": nn.AvgPool2d(3, stride, 1, count_include_pad=False),
+    }
+    normalised = {
+        name: nn.Sequential(pool, norm(C, affine=False)) if searching else pool
+        for name, pool in pools.items()
+    }
     return nn.ModuleDict({"same": nn.Identity(), "relu": nn.ReLU(), **normalised})
 
 

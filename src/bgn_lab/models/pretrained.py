@@ -22,7 +22,10 @@ from bgn_lab import norms
 from bgn_lab.norms import Norm
 from bgn_lab.recipe import Recipe
 
-WEIGHTS, RECIPE = "model.safetensors", "recipe.json"  # what bgn_lab.training, which builds on this, writes for a run
+WEIGHTS, RECIPE = (
+    "model.safetensors",
+    "recipe.json",
+)  # what bgn_lab.training, which builds on this, writes for a run
 SUFFIXES = (".safetensors", ".pth", ".pt")
 ACCEPTED = "expected a .safetensors, .pth or .pt file, or the folder of a finished run of bgn run classification"
 MEAN, COUNTER = ".running_mean", ".num_batches_tracked"
@@ -49,7 +52,9 @@ def load(path: Path, build: Callable[[Norm], nn.Module], recipe: Recipe, head: s
     _fill(model, weights, norm, head, file)
     if norm == recipe.norm:
         return model
-    return bgn.convert(model, recipe.norm, num_groups=lambda layer: _groups(recipe, layer.num_features))
+    return bgn.convert(
+        model, recipe.norm, num_groups=lambda layer: _groups(recipe, layer.num_features)
+    )
 
 
 def _groups(recipe: Recipe, C: int) -> int:
@@ -81,15 +86,28 @@ def _read(file: Path) -> dict[str, Tensor]:
         found = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged pickles raise whatever they stumble over
         why = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
-        if isinstance(error, pickle.UnpicklingError | EOFError):  # the first one's text explains how to trust a file too much
+        if isinstance(
+            error, pickle.UnpicklingError | EOFError
+        ):  # the first one's text explains how to trust a file too much
             why = "damaged, or more than tensors in it"
-        raise ValueError(f"{file} cannot be read: {why}; expected a state_dict, as safetensors or torch.save write it") from None
+        raise ValueError(
+            f"{file} cannot be read: {why}; expected a state_dict, as safetensors or torch.save write it"
+        ) from None
     if isinstance(found, dict):
-        found = next((found[key] for key in ("state_dict", "model") if isinstance(found.get(key), dict)), found)
-    whole = isinstance(found, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items())
+        found = next(
+            (found[key] for key in ("state_dict", "model") if isinstance(found.get(key), dict)),
+            found,
+        )
+    whole = isinstance(found, dict) and all(
+        isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items()
+    )
     if not whole or not found:
-        what = f"a {type(found).__name__}" + (f" with {_few([str(key) for key in found])}" if isinstance(found, dict) else "")
-        raise ValueError(f'{file} holds {what}; expected a state_dict, alone or as "state_dict" or "model" of a dict')
+        what = f"a {type(found).__name__}" + (
+            f" with {_few([str(key) for key in found])}" if isinstance(found, dict) else ""
+        )
+        raise ValueError(
+            f'{file} holds {what}; expected a state_dict, alone or as "state_dict" or "model" of a dict'
+        )
     prefix = "module." if all(key.startswith("module.") for key in found) else ""  # of DataParallel
     return {key[len(prefix) :]: tensor for key, tensor in found.items()}
 
@@ -110,8 +128,15 @@ def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe) -> str:
         )
     # groups of GN leave no trace in the weights, those of the others in the sizes of their statistics
     theirs, ours = run.get("groups"), recipe.groups or recipe.usual_groups
-    if norm == "gn" and "groups" in run and run.get("experiment", "classification") == "classification" and theirs != ours:
-        raise ValueError(f"{file} has weights for groups={theirs}, says the {RECIPE} beside it; the recipe has groups={ours}")
+    if (
+        norm == "gn"
+        and "groups" in run
+        and run.get("experiment", "classification") == "classification"
+        and theirs != ours
+    ):
+        raise ValueError(
+            f"{file} has weights for groups={theirs}, says the {RECIPE} beside it; the recipe has groups={ours}"
+        )
     return norm
 
 
@@ -128,15 +153,28 @@ def _run(file: Path) -> dict[str, Any]:
 def _per_channel(weights: dict[str, Tensor]) -> bool:
     """Whether there are running statistics, in every layer as many as weights."""
     layers = [key[: -len(MEAN)] for key in weights if key.endswith(MEAN)]
-    sizes = [(weights[layer + MEAN].shape, weights[f"{layer}.weight"].shape) for layer in layers if f"{layer}.weight" in weights]
-    return bool(layers) and len(sizes) == len(layers) and all(statistics == own for statistics, own in sizes)
+    sizes = [
+        (weights[layer + MEAN].shape, weights[f"{layer}.weight"].shape)
+        for layer in layers
+        if f"{layer}.weight" in weights
+    ]
+    return (
+        bool(layers)
+        and len(sizes) == len(layers)
+        and all(statistics == own for statistics, own in sizes)
+    )
 
 
 def _take_groups(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Give BGN layers the numbers of groups of the file, which the feature maps of its run decided on."""
     for name, layer in normalisers(model).items():
         mean = weights.get(name + MEAN)
-        if isinstance(layer, bgn.BatchGroupNorm2d) and mean is not None and mean.dim() == 1 and len(mean):
+        if (
+            isinstance(layer, bgn.BatchGroupNorm2d)
+            and mean is not None
+            and mean.dim() == 1
+            and len(mean)
+        ):
             layer.settle(len(mean))
 
 
@@ -148,7 +186,9 @@ def _fill(model: nn.Module, weights: dict[str, Tensor], norm: str, head: str, fi
     if len(wanted) in (0, len(own)):
         last = next(reversed(own)).partition(".")[0]
         extent = "none" if wanted else "all"
-        raise ValueError(f"head={head!r} begins {extent} of the keys of {name}; expected '{last}.' or the like")
+        raise ValueError(
+            f"head={head!r} begins {extent} of the keys of {name}; expected '{last}.' or the like"
+        )
     given = {key: tensor for key, tensor in weights.items() if not key.startswith(head)}
     problems = {
         # files from before torch 0.4.1 have no counters, and only a cumulative average would need them

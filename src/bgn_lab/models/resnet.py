@@ -126,7 +126,14 @@ _SMALL = {f"resnet{6 * n + 2}": n for n in (1, 2, 3, 5, 7, 9, 18)}
 MODELS = (*_SMALL, *_LARGE)
 
 
-def resnet(name: str, norm: Norm, classes: int, channels: int = 3, width: int | None = None, stride: int | None = None) -> ResNet:
+def resnet(
+    name: str,
+    norm: Norm,
+    classes: int,
+    channels: int = 3,
+    width: int | None = None,
+    stride: int | None = None,
+) -> ResNet:
     """A residual network by name; ``width`` and ``stride`` are those of the first convolution.
 
     >>> from torch.nn import BatchNorm2d
@@ -137,4 +144,6 @@ def resnet(name: str, norm: Norm, classes: int, channels: int = 3, width: int | 
     if name in _LARGE:
         block, blocks = _LARGE[name]
         return ResNet(block, blocks, width or 64, norm, classes, channels, stride=stride or 2)
-    return ResNet(BasicBlock, (_SMALL[name],) * 3, width or 16, norm, classes, channels, True, stride or 1)
+    return ResNet(
+        BasicBlock, (_SMALL[name],) * 3, width or 16, norm, classes, channels, True, stride or 1
+    )

@@ -53,7 +53,10 @@ class ResNet12(nn.Module):
         widths = [channels, *(width * 2**i for i in range(4))]
         ends = [False, False, False, not last]
         self.blocks = nn.Sequential(
-            *(Block(C, K, norm, activation, end) for (C, K), end in zip(pairwise(widths), ends, strict=True))
+            *(
+                Block(C, K, norm, activation, end)
+                for (C, K), end in zip(pairwise(widths), ends, strict=True)
+            )
         )
         self.features = widths[-1]
         for module in self.modules():
@@ -98,4 +101,6 @@ def imprint(features: Tensor, y: Tensor, classes: int) -> Tensor:
             [0.0000, 1.0000]])
     """
     f = F.normalize(features)
-    return F.normalize(torch.zeros(classes, f.shape[1], dtype=f.dtype, device=f.device).index_add_(0, y, f))
+    return F.normalize(
+        torch.zeros(classes, f.shape[1], dtype=f.dtype, device=f.device).index_add_(0, y, f)
+    )

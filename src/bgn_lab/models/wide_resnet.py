@@ -31,7 +31,9 @@ class Block(nn.Module):
 class WideResNet(nn.Module):
     """A convolution to 16 channels, three stages of blocks, 16, 32 and 64 times ``width`` channels wide."""
 
-    def __init__(self, depth: int, width: int, norm: Norm, classes: int, channels: int = 3, stride: int = 1) -> None:
+    def __init__(
+        self, depth: int, width: int, norm: Norm, classes: int, channels: int = 3, stride: int = 1
+    ) -> None:
         super().__init__()
         self.conv1 = conv(channels, 16, 3, stride)
         C, blocks = 16, []
@@ -55,7 +57,9 @@ class WideResNet(nn.Module):
         return logits
 
 
-def wide_resnet(name: str, norm: Norm, classes: int, channels: int = 3, stride: int = 1) -> WideResNet:
+def wide_resnet(
+    name: str, norm: Norm, classes: int, channels: int = 3, stride: int = 1
+) -> WideResNet:
     """By name, wrn-DEPTH-WIDTH.
 
     >>> from torch.nn import BatchNorm2d
@@ -64,5 +68,7 @@ def wide_resnet(name: str, norm: Norm, classes: int, channels: int = 3, stride: 
     """
     found = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
     if not found or int(found[1]) < 10 or int(found[1]) % 6 != 4 or int(found[2]) < 1:
-        raise ValueError(f"model={name!r} is unknown; expected wrn-DEPTH-WIDTH with a depth of 10, 16, 22, ..., such as wrn-10-2")
+        raise ValueError(
+            f"model={name!r} is unknown; expected wrn-DEPTH-WIDTH with a depth of 10, 16, 22, ..., such as wrn-10-2"
+        )
     return WideResNet(int(found[1]), int(found[2]), norm, classes, channels, stride)

@@ -13,8 +13,12 @@ from bgn_lab.planning.grid import Run
 from bgn_lab.planning.network import Network
 from bgn_lab.planning.traffic import Link, Traffic
 
-LR_IMAGES = 32  # images per step for which the laboratory's --lr is; then it is scaled in proportion
-PAPER_LR = paper.LEARNING_RATES[LR_IMAGES] / paper.WORKERS  # where all workers together see 32 images a step
+LR_IMAGES = (
+    32  # images per step for which the laboratory's --lr is; then it is scaled in proportion
+)
+PAPER_LR = (
+    paper.LEARNING_RATES[LR_IMAGES] / paper.WORKERS
+)  # where all workers together see 32 images a step
 
 FORMULAS = {
     "steps_per_epoch": "floor(images / (workers * batch_size))",
@@ -53,12 +57,18 @@ class Setting:
         for name in ("images", "test_images", "epochs", "median_of", "workers", "devices"):
             checks.positive_int(name, getattr(self, name))
         if self.validation_images < 0:
-            raise ValueError(f"validation_images={self.validation_images} is negative; expected an int of at least 0")
+            raise ValueError(
+                f"validation_images={self.validation_images} is negative; expected an int of at least 0"
+            )
         if self.median_of > self.epochs:
-            raise ValueError(f"median_of={self.median_of} exceeds epochs={self.epochs}; expected at most that")
+            raise ValueError(
+                f"median_of={self.median_of} exceeds epochs={self.epochs}; expected at most that"
+            )
         if self.workers % self.devices:
             fitting = ", ".join(str(P) for P in range(1, self.workers + 1) if self.workers % P == 0)
-            raise ValueError(f"devices={self.devices} does not divide workers={self.workers}; accepted: {fitting}")
+            raise ValueError(
+                f"devices={self.devices} does not divide workers={self.workers}; accepted: {fitting}"
+            )
         if not 0 < self.lr < float("inf"):
             raise ValueError(f"lr={self.lr} is out of range; expected a number above 0")
 

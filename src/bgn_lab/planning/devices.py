@@ -62,10 +62,15 @@ def fit(seconds: Mapping[int, float]) -> tuple[float, float]:
     """
     # minimise the sum of (u * overhead + v * slope - 1)^2
     u, v = [1 / t for t in seconds.values()], [b / t for b, t in seconds.items()]
-    uu, uv, vv = (sum(p * q for p, q in zip(x, y, strict=True)) for x, y in ((u, u), (u, v), (v, v)))
+    uu, uv, vv = (
+        sum(p * q for p, q in zip(x, y, strict=True)) for x, y in ((u, u), (u, v), (v, v))
+    )
     if len(seconds) > 1:
         determinant = uu * vv - uv * uv
-        overhead, slope = (vv * sum(u) - uv * sum(v)) / determinant, (uu * sum(v) - uv * sum(u)) / determinant
+        overhead, slope = (
+            (vv * sum(u) - uv * sum(v)) / determinant,
+            (uu * sum(v) - uv * sum(u)) / determinant,
+        )
         if slope <= 0:  # the best rate that was seen
             return 0.0, max(v)
         if overhead >= 0:
@@ -88,7 +93,9 @@ def parse(spec: str) -> Device:
     for word in rest.split(","):
         key, equals, text = (part.strip() for part in word.partition("="))
         if not equals:
-            raise ValueError(f"device={spec!r}: {word.strip()!r} is not understood; expected {FORM}")
+            raise ValueError(
+                f"device={spec!r}: {word.strip()!r} is not understood; expected {FORM}"
+            )
         if key not in (*KEYS, *NAMES) and not (key.isdecimal() and int(key)):
             accepted = f"{', '.join(KEYS)}, a batch size, or a normaliser ({', '.join(NAMES)})"
             raise ValueError(f"device={spec!r}: {key!r} is not known; accepted: {accepted}")
@@ -98,15 +105,30 @@ def parse(spec: str) -> Device:
         values[key] = _positive(spec, key, text)
     seconds = {int(key): ms / 1e3 for key, ms in sorted(values.items()) if key.isdecimal()}
     if bool(seconds) == ("rate" in values):
-        raise ValueError(f"device={spec!r} needs either rate or step times by batch size; expected {FORM}")
+        raise ValueError(
+            f"device={spec!r} needs either rate or step times by batch size; expected {FORM}"
+        )
     if seconds and "overhead" in values:
-        raise ValueError(f"device={spec!r}: overhead goes with rate, not with step times by batch size")
+        raise ValueError(
+            f"device={spec!r}: overhead goes with rate, not with step times by batch size"
+        )
     if BASELINE in values:
-        raise ValueError(f"device={spec!r}: ratios are to {BASELINE}; expected those of other normalisers")
-    overhead, rate = fit(seconds) if seconds else (values.get("overhead", 0.0) / 1e3, values["rate"])
+        raise ValueError(
+            f"device={spec!r}: ratios are to {BASELINE}; expected those of other normalisers"
+        )
+    overhead, rate = (
+        fit(seconds) if seconds else (values.get("overhead", 0.0) / 1e3, values["rate"])
+    )
     ratios = {norm: values[norm] for norm in NAMES if norm in values}
     return Device(
-        name.strip(), rate, overhead, dict(sorted(seconds.items())), ratios, None, values.get("test"), values.get("price")
+        name.strip(),
+        rate,
+        overhead,
+        dict(sorted(seconds.items())),
+        ratios,
+        None,
+        values.get("test"),
+        values.get("price"),
     )
 
 

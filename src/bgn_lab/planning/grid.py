@@ -37,13 +37,19 @@ def paper_grid(seeds: int = 1) -> Grid:
     groups = [(int(size), int(G)) for size, G in product(sweep.rows, sweep.columns)]
     return {
         f"table {table.number}, batch sizes": [
-            Run(norm, paper.GROUPS[size] if norm == "bgn" else None, size, seed) for seed in range(seeds) for norm, size in sizes
+            Run(norm, paper.GROUPS[size] if norm == "bgn" else None, size, seed)
+            for seed in range(seeds)
+            for norm, size in sizes
         ],
-        f"table {sweep.number}, G": [Run("bgn", G, size, seed) for seed in range(seeds) for size, G in groups],
+        f"table {sweep.number}, G": [
+            Run("bgn", G, size, seed) for seed in range(seeds) for size, G in groups
+        ],
     }
 
 
-def own_grid(norms: Iterable[str], batch_sizes: Iterable[int], groups: Iterable[str], seeds: int = 1) -> Grid:
+def own_grid(
+    norms: Iterable[str], batch_sizes: Iterable[int], groups: Iterable[str], seeds: int = 1
+) -> Grid:
     """Every normaliser at every batch size; BGN once for each of ``groups``, numbers or "paper".
 
     >>> grid = own_grid(["bn", "bgn"], [2, 8], ["paper", "1"])  # at 2 images the paper's G is 1
@@ -66,7 +72,11 @@ def own_grid(norms: Iterable[str], batch_sizes: Iterable[int], groups: Iterable[
         "own grid": [
             Run(norm, G, size, seed)
             for seed, norm, size in product(range(seeds), norms, batch_sizes)
-            for G in ([paper_groups(size) if word == "paper" else int(word) for word in groups] if norm == "bgn" else [None])
+            for G in (
+                [paper_groups(size) if word == "paper" else int(word) for word in groups]
+                if norm == "bgn"
+                else [None]
+            )
         ]
     }
 

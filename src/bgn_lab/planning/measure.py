@@ -23,7 +23,9 @@ from bgn_lab.training import loop
 
 LEAST, MOST = 3, 30  # steps that are timed at one batch size
 ENOUGH = 1.5  # seconds for them
-LINE = 0.4  # share of the time for BN at several batch sizes; the rest is for the ratios of the others
+LINE = (
+    0.4  # share of the time for BN at several batch sizes; the rest is for the ratios of the others
+)
 UNDISTURBED = 0.85  # or more: the share of the time that threads have a processor where nothing else is at work
 DECODING = 1.5  # seconds
 
@@ -41,8 +43,16 @@ class Machine:
     def about(self) -> str:
         """In words."""
         kind = torch.device(self.on).type
-        what = torch.cuda.get_device_name(self.on) if kind == "cuda" else f"{kind}, {torch.get_num_threads()} threads"
-        how = [what, *(["mixed precision"] if self.amp else []), *(["channels_last"] if self.channels_last else [])]
+        what = (
+            torch.cuda.get_device_name(self.on)
+            if kind == "cuda"
+            else f"{kind}, {torch.get_num_threads()} threads"
+        )
+        how = [
+            what,
+            *(["mixed precision"] if self.amp else []),
+            *(["channels_last"] if self.channels_last else []),
+        ]
         return f"measured: {', '.join(how)}, torch {torch.__version__}"
 
     def wait(self) -> None:
@@ -72,10 +82,14 @@ class Trainer:
 
     def __init__(self, network: Network, run: Run, machine: Machine) -> None:
         self.machine, self.network = machine, network
-        self.recipe = network.recipe(run, device=machine.on, amp=machine.amp, channels_last=machine.channels_last)
+        self.recipe = network.recipe(
+            run, device=machine.on, amp=machine.amp, channels_last=machine.channels_last
+        )
         self.format = torch.channels_last if machine.channels_last else torch.contiguous_format
         self.model = network.build(run).to(machine.on).to(memory_format=self.format)  # type: ignore[call-overload]
-        self.optimizer = torch.optim.SGD(self.model.parameters(), 1e-3, self.recipe.momentum, weight_decay=self.recipe.decay)
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(), 1e-3, self.recipe.momentum, weight_decay=self.recipe.decay
+        )
         self.scaler = torch.amp.GradScaler(enabled=machine.amp and machine.on.startswith("cuda"))
 
     def batch(self, b: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -126,7 +140,9 @@ def candidates(sizes: Iterable[int]) -> list[int]:
     return sorted(wanted | powers)
 
 
-def measure(network: Network, runs: Sequence[Run], machine: Machine, seconds: float, hear: Hear) -> Device:
+def measure(
+    network: Network, runs: Sequence[Run], machine: Machine, seconds: float, hear: Hear
+) -> Device:
     """This machine: BN at growing batch sizes while time allows, the ratios of others at one of them, testing.
 
     Of equal steps the shortest counts: others may be at work on this machine, as they will not be on a rented one.
@@ -137,7 +153,9 @@ def measure(network: Network, runs: Sequence[Run], machine: Machine, seconds: fl
     for b in candidates(run.batch_size for run in runs):
         if times:
             last = max(times)
-            if (1 + LEAST) * times[last] * b / last > end - (1 - LINE) * seconds - time.perf_counter():
+            if (1 + LEAST) * times[last] * b / last > end - (
+                1 - LINE
+            ) * seconds - time.perf_counter():
                 break
         hear(f"{paper.NORMALISERS[BASELINE]} at {b} images")
         try:
@@ -150,7 +168,9 @@ def measure(network: Network, runs: Sequence[Run], machine: Machine, seconds: fl
     overhead, rate = fit(times)
     others = {run.norm for run in runs} - {BASELINE}
     pairs = len(others) * (1 + 2 * LEAST)
-    b = max((b for b, t in times.items() if pairs * t < end - time.perf_counter()), default=min(times))
+    b = max(
+        (b for b, t in times.items() if pairs * t < end - time.perf_counter()), default=min(times)
+    )
     hear("testing")
     x, y = base.batch(b)
     base.test(x)
@@ -160,7 +180,10 @@ def measure(network: Network, runs: Sequence[Run], machine: Machine, seconds: fl
         if time.perf_counter() > end:  # the machine is slower than it seemed
             break
         hear(f"{paper.NORMALISERS[norm]} at {b} images")
-        nearest = min((run for run in runs if run.norm == norm), key=lambda run: abs(math.log(run.batch_size / b)))
+        nearest = min(
+            (run for run in runs if run.norm == norm),
+            key=lambda run: abs(math.log(run.batch_size / b)),
+        )
         until = time.perf_counter() + (end - time.perf_counter()) / (len(others) - i)
         try:
             other = Trainer(network, nearest, machine)
@@ -198,8 +221,12 @@ def decoding(size: int) -> float:
     """Images per second that one core decodes here: JPEGs of 500x375 pixels, a random part of each cut to size x size."""
     from PIL import Image
 
-    draws = torch.Generator().manual_seed(0)  # smooth noise takes about as many bytes as a photograph
-    noise = F.interpolate(torch.rand(1, 3, 94, 125, generator=draws), (375, 500), mode="bicubic").clamp(0, 1)[0]
+    draws = torch.Generator().manual_seed(
+        0
+    )  # smooth noise takes about as many bytes as a photograph
+    noise = F.interpolate(
+        torch.rand(1, 3, 94, 125, generator=draws), (375, 500), mode="bicubic"
+    ).clamp(0, 1)[0]
     file = io.BytesIO()
     Image.fromarray((255 * noise).byte().permute(1, 2, 0).numpy()).save(file, "JPEG", quality=90)
     seeds, count, begin = random.Random(0), 0, time.perf_counter()

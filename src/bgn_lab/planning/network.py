@@ -48,7 +48,14 @@ class Network:
 
     def build(self, run: Run) -> nn.Module:
         """The network, on torch's current default device."""
-        return resnet(self.model, norms.constructor(self.recipe(run)), self.classes, CHANNELS, self.width, self.stride)
+        return resnet(
+            self.model,
+            norms.constructor(self.recipe(run)),
+            self.classes,
+            CHANNELS,
+            self.width,
+            self.stride,
+        )
 
     def parameters(self) -> int:
         """How many; the same for every normaliser.

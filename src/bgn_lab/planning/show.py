@@ -55,8 +55,16 @@ def _guess(value: float, exact: bool) -> str:
     return number(value) if exact else GUESS + number(float(f"{value:.3g}"))
 
 
-def _table(title: str, first: str, header: Iterable[str], justify: JustifyMethod = "right") -> Table:
-    made = Table(title=Text(title, style="bold"), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+def _table(
+    title: str, first: str, header: Iterable[str], justify: JustifyMethod = "right"
+) -> Table:
+    made = Table(
+        title=Text(title, style="bold"),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     made.add_column(first, no_wrap=True, justify=justify)
     for name in header:
         made.add_column(name, justify="right", no_wrap=True)
@@ -71,7 +79,9 @@ def _by_size(costs: Sequence[Cost]) -> dict[int, list[Cost]]:
 def shown_norm(runs: Iterable[Run]) -> str:
     """Whose times stand in the tables by batch size: BN's where it is in the grid."""
     found = {run.norm for run in runs}
-    return BASELINE if BASELINE in found else next(norm for norm in paper.NORMALISERS if norm in found)
+    return (
+        BASELINE if BASELINE in found else next(norm for norm in paper.NORMALISERS if norm in found)
+    )
 
 
 def times(device: Device, setting: Setting, costs: Sequence[Cost]) -> Table:
@@ -79,14 +89,35 @@ def times(device: Device, setting: Setting, costs: Sequence[Cost]) -> Table:
     norm = shown_norm(one.run for one in costs)
     grouped = any(one.run.G is not None for one in costs)
     priced = device.price is not None
-    header = [*(["G of\nBGN"] if grouped else []), "learning\nrate", "steps an\nepoch", "step,\nms", "runs", "hours\na run"]
+    header = [
+        *(["G of\nBGN"] if grouped else []),
+        "learning\nrate",
+        "steps an\nepoch",
+        "step,\nms",
+        "runs",
+        "hours\na run",
+    ]
     header += ["device-hours\na run", *(["cost\na run"] if priced else [])]
-    made = _table(f"Time on {device.name}, a step and a run with {paper.NORMALISERS[norm]}", "batch", header)
+    made = _table(
+        f"Time on {device.name}, a step and a run with {paper.NORMALISERS[norm]}", "batch", header
+    )
     for size, own in _by_size(costs).items():
         G = sorted({one.run.G for one in own if one.run.G is not None})
         some = next((one for one in own if one.run.norm == norm), own[0])
-        row = [str(size), *([" " if not G else str(G[0]) if len(G) == 1 else f"{G[0]} to {G[-1]}"] if grouped else [])]
-        row += [f"{setting.rate(size):.6g}", f"{some.steps:,}", _guess(1e3 * some.step, some.exact), str(len(own))]
+        row = [
+            str(size),
+            *(
+                [" " if not G else str(G[0]) if len(G) == 1 else f"{G[0]} to {G[-1]}"]
+                if grouped
+                else []
+            ),
+        ]
+        row += [
+            f"{setting.rate(size):.6g}",
+            f"{some.steps:,}",
+            _guess(1e3 * some.step, some.exact),
+            str(len(own)),
+        ]
         row += [_guess(some.hours, some.exact), _guess(some.device_hours, some.exact)]
         made.add_row(*row, *([_guess(some.price, some.exact)] if some.price is not None else []))
     return made
@@ -95,7 +126,11 @@ def times(device: Device, setting: Setting, costs: Sequence[Cost]) -> Table:
 def images(device: Device, setting: Setting, costs: Sequence[Cost], decode_rate: float) -> Table:
     """By batch size: the images that have to come."""
     norm = shown_norm(one.run for one in costs)
-    made = _table(f"Images for {device.name}", "batch", ["images/s\nin all", "images/s\na device", "decoding\ncores in all"])
+    made = _table(
+        f"Images for {device.name}",
+        "batch",
+        ["images/s\nin all", "images/s\na device", "decoding\ncores in all"],
+    )
     for size, own in _by_size(costs).items():
         some = next((one for one in own if one.run.norm == norm), own[0])
         speed, exact = some.images_per_second, some.exact
@@ -115,7 +150,11 @@ def traffic(setting: Setting, costs: Sequence[Cost], device: Device | None = Non
     made = _table("Traffic of a step" + (f" on {device.name}" if device else ""), "batch", header)
     for size, own in _by_size(costs).items():
         some = own[0]
-        row = [str(size), number(setting.gradients().bytes / MEGA), *([_percent(some.gradients, some.step)] if device else [])]
+        row = [
+            str(size),
+            number(setting.gradients().bytes / MEGA),
+            *([_percent(some.gradients, some.step)] if device else []),
+        ]
         for kind in synced:
             mine = [one for one in own if one.run.norm == kind]
             if not mine:
@@ -124,7 +163,9 @@ def traffic(setting: Setting, costs: Sequence[Cost], device: Device | None = Non
             most = max(mine, key=lambda one: one.run.G or 0)
             row.append(number(setting.statistics(most.run).bytes / MEGA))
             if device:
-                row.append(_percent(most.statistics, most.step + (0 if setting.sync else most.statistics)))
+                row.append(
+                    _percent(most.statistics, most.step + (0 if setting.sync else most.statistics))
+                )
         made.add_row(*row)
     return made
 
@@ -146,7 +187,13 @@ def sums(device: Device, setting: Setting, grid: Grid, costs: Sequence[Cost]) ->
     made = _table(f"Sum on {device.name}", "", header, "left")
 
     def add(name: str, ratio: str, found: Total) -> None:
-        row = [name, ratio, str(found.runs), _guess(found.device_hours, found.exact), _guess(found.hours, found.exact)]
+        row = [
+            name,
+            ratio,
+            str(found.runs),
+            _guess(found.device_hours, found.exact),
+            _guess(found.hours, found.exact),
+        ]
         made.add_row(*row, *([_guess(found.price, found.exact)] if found.price is not None else []))
 
     for norm, name in paper.NORMALISERS.items():
@@ -169,10 +216,15 @@ def sums(device: Device, setting: Setting, grid: Grid, costs: Sequence[Cost]) ->
 def summary(device: Device, setting: Setting, costs: Sequence[Cost]) -> str:
     """One sentence."""
     found = total(costs)
-    hours, device_hours = (value if found.exact else float(f"{value:.3g}") for value in (found.hours, found.device_hours))
+    hours, device_hours = (
+        value if found.exact else float(f"{value:.3g}")
+        for value in (found.hours, found.device_hours)
+    )
     wall = f"{span(hours)} on {count(setting.devices, 'device')}{', run after run' if found.runs > 1 else ''}"
     price = (
-        "" if found.price is None else f"; cost {_guess(found.price, found.exact)} at {number(device.price or 0)} a device-hour"
+        ""
+        if found.price is None
+        else f"; cost {_guess(found.price, found.exact)} at {number(device.price or 0)} a device-hour"
     )
     about = "" if found.exact else "about "
     return f"{device.name}: {count(found.runs, 'run')}, {about}{number(device_hours)} device-hours, {wall}{price}"
@@ -185,29 +237,44 @@ def origin(device: Device, costs: Sequence[Cost]) -> str:
     if device.seconds:
         said.append(f"Step times are known at {', '.join(map(str, device.seconds))} images.")
         if not total(costs).exact:
-            said.append(f"{GUESS}: not known at this size, taken from the line fitted to those, {line}.")
+            said.append(
+                f"{GUESS}: not known at this size, taken from the line fitted to those, {line}."
+            )
     else:
         said.append(f"A worker's step: {line}.")
     norms = {one.run.norm for one in costs} - {BASELINE}
-    unknown = [paper.NORMALISERS[norm] for norm in paper.NORMALISERS if norm in norms and norm not in device.ratios]
+    unknown = [
+        paper.NORMALISERS[norm]
+        for norm in paper.NORMALISERS
+        if norm in norms and norm not in device.ratios
+    ]
     if device.ratios and device.ratios_at:
-        said.append(f"Other normalisers: their ratio to BN at {device.ratios_at} images, for all batch sizes.")
+        said.append(
+            f"Other normalisers: their ratio to BN at {device.ratios_at} images, for all batch sizes."
+        )
     if unknown:
         said.append(f"?: taken to be as fast as BN for want of a figure ({', '.join(unknown)}).")
     rate = device.test_rate or TRAINING_TO_TEST * device.rate
-    said.append(f"Tests at {number(rate)} images/s{'' if device.test_rate else ', assumed: a third of the time of training'}.")
+    said.append(
+        f"Tests at {number(rate)} images/s{'' if device.test_rate else ', assumed: a third of the time of training'}."
+    )
     return " ".join(said)
 
 
 def notes(setting: Setting, decode_rate: float, measured: bool) -> list[str]:
     """What is counted and what is not."""
     W, P, net = setting.workers, setting.devices, setting.network
-    validation = f"validation on {setting.validation_images:,} after each, " if setting.validation_images else ""
+    validation = (
+        f"validation on {setting.validation_images:,} after each, "
+        if setting.validation_images
+        else ""
+    )
     last = "the last epoch" if setting.median_of == 1 else f"each of the last {setting.median_of}"
     said = [
         f"Counted: {setting.epochs} epochs of {setting.images:,} images, {validation}tests on {setting.test_images:,} "
         f"after {last}; {net.model}, {net.parameters():,} parameters, {net.image_size} pixels; "
-        f"{count(W, 'worker')} on {count(P, 'device')}" + (f", {W // P} on each, one after the other." if W > P else ".")
+        f"{count(W, 'worker')} on {count(P, 'device')}"
+        + (f", {W // P} on each, one after the other." if W > P else ".")
     ]
     if P == 1:
         said.append("Traffic: none on one device.")
@@ -224,7 +291,9 @@ def notes(setting: Setting, decode_rate: float, measured: bool) -> list[str]:
             f"statistics ({how}; with the largest of BGN's G) in {setting.turns * 2 * layers} more, two a layer. {times}"
         )
     where = "measured with JPEGs of 500x375" if measured else "as given"
-    said.append(f"Decoding: {number(decode_rate)} images/s a core ({where}); a run waits if images come more slowly.")
+    said.append(
+        f"Decoding: {number(decode_rate)} images/s a core ({where}); a run waits if images come more slowly."
+    )
     said.append(
         "Left out: start-up, checkpoints, waiting for images, failures and runs that are repeated; whether a batch fits memory."
     )

@@ -40,12 +40,18 @@ def load(path: Path, network: Network) -> Device:
     try:
         found = json.loads(path.read_text())
     except OSError as error:
-        raise OSError(f"steps={path} cannot be read: {error.strerror}; expected a file of `bgn plan --save`") from None
+        raise OSError(
+            f"steps={path} cannot be read: {error.strerror}; expected a file of `bgn plan --save`"
+        ) from None
     except ValueError as error:
-        raise ValueError(f"steps={path} is damaged ({error}); expected a file of `bgn plan --save`") from None
+        raise ValueError(
+            f"steps={path} is damaged ({error}); expected a file of `bgn plan --save`"
+        ) from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         said = found.get("format") if isinstance(found, dict) else None
-        raise ValueError(f"steps={path} has format={said!r}; expected {FORMAT!r}, from `bgn plan --save`")
+        raise ValueError(
+            f"steps={path} has format={said!r}; expected {FORMAT!r}, from `bgn plan --save`"
+        )
     try:
         theirs = Network(**found["network"])
         seconds = {int(b): _positive(t) for b, t in found["seconds"].items()}
@@ -56,11 +62,15 @@ def load(path: Path, network: Network) -> Device:
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"steps={path} is damaged ({why}); expected a file of `bgn plan --save`") from None
+        raise ValueError(
+            f"steps={path} is damaged ({why}); expected a file of `bgn plan --save`"
+        ) from None
     odd = [f"{name}={value} there, {asdict(network)[name]} here" for name, value in asdict(theirs).items()
            if value != asdict(network)[name]]  # fmt: skip
     if odd:
-        raise ValueError(f"steps={path} was measured with another network ({'; '.join(odd)}); expected the same")
+        raise ValueError(
+            f"steps={path} was measured with another network ({'; '.join(odd)}); expected the same"
+        )
     return device
 
 

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BYTES = 4
-FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20  # bytes that DistributedDataParallel sends at a time, by default
+FIRST_BUCKET, BUCKET = (
+    2**20,
+    25 * 2**20,
+)  # bytes that DistributedDataParallel sends at a time, by default
 
 
 @dataclass(frozen=True)
@@ -70,4 +73,6 @@ def statistics(groups: Sequence[int], P: int, turns: int = 1) -> Traffic:
     if P == 1:
         return Traffic()
     G = sum(groups)
-    return Traffic(turns * BYTES * ((P - 1) * 3 * G + 2 * (P - 1) / P * 2 * G), turns * 2 * len(groups))
+    return Traffic(
+        turns * BYTES * ((P - 1) * 3 * G + 2 * (P - 1) / P * 2 * G), turns * 2 * len(groups)
+    )

@@ -38,7 +38,11 @@ def spread(values: Sequence[float]) -> Spread | None:
     if not values:
         return None
     percent = [100 * value for value in values]
-    return Spread(statistics.mean(percent), statistics.stdev(percent) if len(percent) > 1 else None, len(percent))
+    return Spread(
+        statistics.mean(percent),
+        statistics.stdev(percent) if len(percent) > 1 else None,
+        len(percent),
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,11 @@ class Cell:
 
     def note(self) -> str:
         """How many failed, where others did not."""
-        return f"{self.failed} of {len(self.results)} {NOT_CONVERGED}" if self.failed and self.accuracy else ""
+        return (
+            f"{self.failed} of {len(self.results)} {NOT_CONVERGED}"
+            if self.failed and self.accuracy
+            else ""
+        )
 
     def difference_text(self) -> str:
         """Empty for BN itself and where there is nothing to compare."""
@@ -81,7 +89,9 @@ def interval(values: Sequence[Sequence[float]]) -> Spread | None:
         return None
     episodes = [statistics.mean(column) for column in zip(*values, strict=True)]
     half = half_width(episodes)
-    return Spread(100 * statistics.mean(episodes), None if half is None else 100 * half, len(values))
+    return Spread(
+        100 * statistics.mean(episodes), None if half is None else 100 * half, len(values)
+    )
 
 
 def cell(runs: Mapping[int, Run], baseline: Mapping[int, Run], key: str = "test_accuracy") -> Cell:
@@ -90,18 +100,26 @@ def cell(runs: Mapping[int, Run], baseline: Mapping[int, Run], key: str = "test_
     own, other = _accuracies(runs, key), _accuracies(baseline, key)
     if any("episodes" in run.result for run in order if run.result is not None):
         parts, others = _episodes(runs, key), _episodes(baseline, key)
-        differences = [[a - b for a, b in zip(parts[s], others[s], strict=True)] for s in parts if s in others]
+        differences = [
+            [a - b for a, b in zip(parts[s], others[s], strict=True)] for s in parts if s in others
+        ]
         return Cell(order, interval(list(parts.values())), interval(differences))
     paired = [own[seed] - other[seed] for seed in own if seed in other]
     return Cell(order, spread(list(own.values())), spread(paired))
 
 
 def _converged(runs: Mapping[int, Run]) -> dict[int, dict[str, Any]]:
-    return {seed: run.result for seed, run in runs.items() if run.result is not None and not run.failed}
+    return {
+        seed: run.result for seed, run in runs.items() if run.result is not None and not run.failed
+    }
 
 
 def _accuracies(runs: Mapping[int, Run], key: str) -> dict[int, float]:
-    return {seed: result[key] for seed, result in _converged(runs).items() if result.get(key) is not None}
+    return {
+        seed: result[key]
+        for seed, result in _converged(runs).items()
+        if result.get(key) is not None
+    }
 
 
 def _episodes(runs: Mapping[int, Run], key: str) -> dict[int, list[float]]:
@@ -122,7 +140,11 @@ def became(found: Cell) -> str:
         return ""
     rows = found.results[0]["normalisers"]
     kinds = Counter(row["acts_as"] for row in rows).most_common()
-    kind = kinds[0][0] if len(kinds) == 1 else ", ".join(f"{kind} in {count(n, 'layer')}" for kind, n in kinds)
+    kind = (
+        kinds[0][0]
+        if len(kinds) == 1
+        else ", ".join(f"{kind} in {count(n, 'layer')}" for kind, n in kinds)
+    )
     return f"{kind}; G {_range([row['G'] for row in rows])}; {_range([row['instances'] for row in rows])} values"
 
 

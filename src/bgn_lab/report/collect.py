@@ -36,7 +36,10 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with names of files as in the command."""
-        recipe = {name: _name(value) if isinstance(value, str) else value for name, value in self.recipe.to_json().items()}
+        recipe = {
+            name: _name(value) if isinstance(value, str) else value
+            for name, value in self.recipe.to_json().items()
+        }
         about = {**self.about, **({"command": self.command} if self.command else {})}
         return {"folder": self.folder.name, "recipe": recipe, "result": self.result, "about": about}
 
@@ -53,11 +56,15 @@ def read(folder: Path) -> Run:
         about = _object((path := folder / ABOUT).read_text())
         path = folder / METRICS
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        metrics = tuple(_object(line) for line in lines if line.endswith("\n"))  # a run that is killed may leave half a line
+        metrics = tuple(
+            _object(line) for line in lines if line.endswith("\n")
+        )  # a run that is killed may leave half a line
         path = folder / RESULT
         result = _object(path.read_text()) if path.exists() else None
         if result is not None and result.get("status") not in (FINISHED, NOT_CONVERGED):
-            raise ValueError(f"status={result.get('status')!r}; expected {FINISHED!r} or {NOT_CONVERGED!r}")
+            raise ValueError(
+                f"status={result.get('status')!r}; expected {FINISHED!r} or {NOT_CONVERGED!r}"
+            )
     except (ValueError, TypeError, OSError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
     return Run(folder, recipe, about, metrics, result)
@@ -79,5 +86,7 @@ def collect(folders: Sequence[Path]) -> list[Run]:
         for path in sorted(folder.rglob(RECIPE)):
             found.setdefault(path.parent.resolve(), read(path.parent))
     if not found:
-        raise ValueError(f"no runs below {', '.join(map(str, folders))}; a run is a folder with {RECIPE}")
+        raise ValueError(
+            f"no runs below {', '.join(map(str, folders))}; a run is a folder with {RECIPE}"
+        )
     return list(found.values())

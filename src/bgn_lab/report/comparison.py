@@ -23,7 +23,17 @@ from bgn_lab.report.collect import Run
 BASELINE = "BN"
 ACCURACY, MEAN = "test_accuracy", "mean"
 # fields of a recipe; runs that agree in all others are compared
-COMPARED = ("norm", "groups", "instances", "batch_size", "seed", "task", "adapt", "weights", "trust")
+COMPARED = (
+    "norm",
+    "groups",
+    "instances",
+    "batch_size",
+    "seed",
+    "task",
+    "adapt",
+    "weights",
+    "trust",
+)
 IN_TITLE = ("experiment", "data", "model", "width", "epochs", "simulate_workers")
 WORDS = {
     "adversarial": "adversarial training",
@@ -60,7 +70,10 @@ class Comparison:
     @property
     def firsts(self) -> tuple[Column, ...]:
         """Of each place the first column, which has all its runs."""
-        return tuple({column.place: column for column in reversed(self.columns)}[place] for place in self.places)
+        return tuple(
+            {column.place: column for column in reversed(self.columns)}[place]
+            for place in self.places
+        )
 
     def at(self, label: str, place: int | str, key: str | None = None) -> Cell:
         """The cell of a row, for the most important measure unless another is named."""
@@ -71,12 +84,19 @@ class Comparison:
     @property
     def by_batch_size(self) -> bool:
         """Whether columns are batch sizes, and nothing else."""
-        return len(self.columns) == len(self.places) and all(isinstance(place, int) for place in self.places)
+        return len(self.columns) == len(self.places) and all(
+            isinstance(place, int) for place in self.places
+        )
 
     @property
     def runs(self) -> list[Run]:
         """All of them, row by row."""
-        return [run for label in self.labels for column in self.firsts for run in self.cells[label, column].runs]
+        return [
+            run
+            for label in self.labels
+            for column in self.firsts
+            for run in self.cells[label, column].runs
+        ]
 
     @property
     def results(self) -> list[dict[str, Any]]:
@@ -94,7 +114,9 @@ class Comparison:
         wide = "" if s.width is None else f" ({s.width} channels at first)"
         workers = "" if s.simulate_workers == 1 else f", {s.simulate_workers} workers"
         what = "" if s.experiment == "classification" else f"{WORDS[s.experiment]}, "
-        return f"{what}{s.model}{wide} on {_data(s)}, {count(s.epochs, 'epoch')}{workers}{self.apart}"
+        return (
+            f"{what}{s.model}{wide} on {_data(s)}, {count(s.epochs, 'epoch')}{workers}{self.apart}"
+        )
 
     def reading(self) -> str:
         """How to read the table."""
@@ -102,10 +124,19 @@ class Comparison:
         when = f" (median of the last {median} epochs)" if median > 1 else ""
         seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
         if any("episodes" in result for result in self.results):
-            over, alone, pairs = f", mean of {seeds} ± 95 % interval over the episodes", "", "episode by episode"
+            over, alone, pairs = (
+                f", mean of {seeds} ± 95 % interval over the episodes",
+                "",
+                "episode by episode",
+            )
         else:
-            over = f", mean ± standard deviation over {seeds}" if len(self.seeds) > 1 else f", {seeds}"
-            single = any(c.accuracy and c.accuracy.count < 2 for c in self.cells.values()) and len(self.seeds) > 1
+            over = (
+                f", mean ± standard deviation over {seeds}" if len(self.seeds) > 1 else f", {seeds}"
+            )
+            single = (
+                any(c.accuracy and c.accuracy.count < 2 for c in self.cells.values())
+                and len(self.seeds) > 1
+            )
             alone, pairs = " (no ± where there is but one run)" if single else "", "seed by seed"
         beside = f", and the difference to {BASELINE}, {pairs}" if BASELINE in self.labels else ""
         best = "at its batch size" if self.by_batch_size else "of its column"
@@ -117,7 +148,9 @@ class Comparison:
         if isinstance(s, AdversarialRecipe):
             how = f" Robust: under PGD of {s.test_steps} steps of {s.step_size:.4f} within {s.bound}, begun at the image."
             return how + (
-                f" Stronger attacks: {s.strong_restarts} random starts, {s.strong_images} images." if s.strong_images else ""
+                f" Stronger attacks: {s.strong_restarts} random starts, {s.strong_images} images."
+                if s.strong_images
+                else ""
             )
         if isinstance(s, AdaptationRecipe):
             how = "of all images of the target, which are also those that were adapted to, without their labels; last loop."
@@ -125,7 +158,11 @@ class Comparison:
             return f" Accuracies are {how} {alone} Nothing was chosen by the target's labels."
         if isinstance(s, FewShotRecipe):
             way = f" {s.classes}-way, {s.queries} queries of each class, {s.episodes} episodes, the same for all."
-            return way + (" Transductive: normalisers saw the queries of an episode together." if s.transductive else "")
+            return way + (
+                " Transductive: normalisers saw the queries of an episode together."
+                if s.transductive
+                else ""
+            )
         return ""
 
     def caveats(self) -> str:
@@ -134,12 +171,18 @@ class Comparison:
         if not over:
             return "Nothing is finished yet."
         images, chance = over[0]["images"], over[0]["chance"]
-        accuracies = [result["test_accuracy"] for result in over if result["test_accuracy"] is not None]
+        accuracies = [
+            result["test_accuracy"] for result in over if result["test_accuracy"] is not None
+        ]
         typical = statistics.median(accuracies) if accuracies else chance
         error = 100 * math.sqrt(typical * (1 - typical) / images["test"])
         sure = f": the standard error of one accuracy is about {error:.1f} points"
         if "episodes" in over[0]:  # which the interval is over, and so knows nothing of seeds
-            sure = f"; seeds of one normaliser are up to {self._between_seeds():.1f} points apart" if len(self.seeds) > 1 else ""
+            sure = (
+                f"; seeds of one normaliser are up to {self._between_seeds():.1f} points apart"
+                if len(self.seeds) > 1
+                else ""
+            )
         if isinstance(self.setting, AdaptationRecipe):
             failed = "A run that learns the source no better than by guessing, or whose loss is not finite, did not converge."
             return f"Images: {self._sizes()}. {failed}"
@@ -152,7 +195,11 @@ class Comparison:
     def _between_seeds(self) -> float:
         """The largest difference of two runs of one normaliser, in percent."""
         values = [
-            [run.result[column.measure.key] for run in found.runs if run.result is not None and not run.failed]
+            [
+                run.result[column.measure.key]
+                for run in found.runs
+                if run.result is not None and not run.failed
+            ]
             for (_, column), found in self.cells.items()
         ]
         return 100 * max((max(own) - min(own) for own in values if own), default=0.0)
@@ -161,7 +208,10 @@ class Comparison:
         """Of the domains."""
         found: dict[str, int] = {}
         for result in self.results:
-            found |= {result["source"]: result["images"]["train"], result["target"]: result["images"]["test"]}
+            found |= {
+                result["source"]: result["images"]["train"],
+                result["target"]: result["images"]["test"],
+            }
         return ", ".join(f"{name} {images:,}" for name, images in sorted(found.items()))
 
     def caption(self) -> str:
@@ -179,24 +229,42 @@ def compare(runs: Iterable[Run]) -> list[Comparison]:
         if own is None:
             groups.append((setting, own := []))
         own.append(run)
-    return [_one(own, apart) for (_, own), apart in zip(groups, _apart([setting for setting, _ in groups]), strict=True)]
+    return [
+        _one(own, apart)
+        for (_, own), apart in zip(groups, _apart([setting for setting, _ in groups]), strict=True)
+    ]
 
 
 def _apart(settings: list[dict[str, Any]]) -> list[str]:
     """What sets each apart from the others, beyond its title."""
     names = sorted({name for setting in settings for name in setting if name not in IN_TITLE})
-    differing = [name for name in names if len({str(setting[name]) for setting in settings if name in setting}) > 1]
-    if len({setting["data"] for setting in settings}) == len({(setting["data"], setting.get("root")) for setting in settings}):
-        differing = [name for name in differing if name != "root"]  # the title has its last part, which tells enough
-    return ["".join(f", {name} {_value(setting[name])}" for name in differing if name in setting) for setting in settings]
+    differing = [
+        name
+        for name in names
+        if len({str(setting[name]) for setting in settings if name in setting}) > 1
+    ]
+    if len({setting["data"] for setting in settings}) == len(
+        {(setting["data"], setting.get("root")) for setting in settings}
+    ):
+        differing = [
+            name for name in differing if name != "root"
+        ]  # the title has its last part, which tells enough
+    return [
+        "".join(f", {name} {_value(setting[name])}" for name in differing if name in setting)
+        for setting in settings
+    ]
 
 
 def _setting(run: Run) -> dict[str, Any]:
     """What the results depend on, without what is compared."""
     found = {name: value for name, value in run.recipe.identity().items() if name not in COMPARED}
     found |= {"experiment": run.recipe.experiment, "data": _data(run.recipe)}
-    if run.result is not None and isinstance(run.recipe.place, int):  # tasks have images of their own
-        found["images"] = run.result["images"]  # data sets of one name may differ, such as a part of it and the whole
+    if run.result is not None and isinstance(
+        run.recipe.place, int
+    ):  # tasks have images of their own
+        found["images"] = run.result[
+            "images"
+        ]  # data sets of one name may differ, such as a part of it and the whole
     return found
 
 
@@ -204,27 +272,46 @@ def _data(recipe: Recipe) -> str:
     """The data set's name; that of the folder or file for people's own; both where it is in ImageNet's layout."""
     if recipe.data == "imagenet" and recipe.root is not None and recipe.root.name != "imagenet":
         return f"imagenet ({recipe.root.name})"
-    return recipe.root.name if recipe.root is not None and recipe.data in ("folder", "arrays") else recipe.data
+    return (
+        recipe.root.name
+        if recipe.root is not None and recipe.data in ("folder", "arrays")
+        else recipe.data
+    )
 
 
 def _value(value: Any) -> str:
     if isinstance(value, str) and value.startswith("{"):  # a genotype
         return f"found {hashlib.sha256(value.encode()).hexdigest()[:6]}"
-    return " + ".join(f"{n:,} {part}" for part, n in value.items()) if isinstance(value, dict) else str(value)
+    return (
+        " + ".join(f"{n:,} {part}" for part, n in value.items())
+        if isinstance(value, dict)
+        else str(value)
+    )
 
 
 def _order(run: Run) -> tuple[int, bool, int, int, str]:
     """The paper's order; BGN's own choice of G before others; variants behind what they are of."""
     r = run.recipe
-    return list(NORMALISERS).index(r.norm), r.groups is not None, r.instances or 0, r.groups or 0, r.variant
+    return (
+        list(NORMALISERS).index(r.norm),
+        r.groups is not None,
+        r.instances or 0,
+        r.groups or 0,
+        r.variant,
+    )
 
 
 def _one(runs: list[Run], apart: str) -> Comparison:
     runs = sorted(runs, key=_order)
-    rivals = {norms.label(run.recipe): ", ".join(filter(None, (BASELINE, run.recipe.variant))) for run in runs}
+    rivals = {
+        norms.label(run.recipe): ", ".join(filter(None, (BASELINE, run.recipe.variant)))
+        for run in runs
+    }
     labels = tuple(rivals)
     places = tuple(sorted({run.recipe.place for run in runs}, key=_rank))
-    by_seed: dict[tuple[str, int | str], dict[int, Run]] = {(label, place): {} for label in labels for place in places}
+    by_seed: dict[tuple[str, int | str], dict[int, Run]] = {
+        (label, place): {} for label in labels for place in places
+    }
     for run in runs:
         own = by_seed[norms.label(run.recipe), run.recipe.place]
         own.setdefault(run.recipe.seed, run)  # a recipe that was run twice counts once
@@ -246,18 +333,32 @@ def _one(runs: list[Run], apart: str) -> Comparison:
 
 
 def _average(
-    by_seed: dict[tuple[str, int | str], dict[int, Run]], labels: tuple[str, ...], places: tuple[int | str, ...]
+    by_seed: dict[tuple[str, int | str], dict[int, Run]],
+    labels: tuple[str, ...],
+    places: tuple[int | str, ...],
 ) -> list[str]:
     """Add the mean over tasks, of the seeds that finished all of them; what it is called."""
     tasks = [place for place in places if isinstance(place, str)]
     if len(tasks) < 2:
         return []
     for label in labels:
-        own = [{seed: run for seed, run in by_seed[label, task].items() if run.result and not run.failed} for task in tasks]
+        own = [
+            {
+                seed: run
+                for seed, run in by_seed[label, task].items()
+                if run.result and not run.failed
+            }
+            for task in tasks
+        ]
         by_seed[label, MEAN] = {
-            seed: replace(run, folder=Path(MEAN), result={**(run.result or {}), ACCURACY: statistics.mean(values)})
+            seed: replace(
+                run,
+                folder=Path(MEAN),
+                result={**(run.result or {}), ACCURACY: statistics.mean(values)},
+            )
             for seed, run in own[0].items()
-            if len(values := [found[seed].result[ACCURACY] for found in own if seed in found]) == len(tasks)  # type: ignore[index]
+            if len(values := [found[seed].result[ACCURACY] for found in own if seed in found])
+            == len(tasks)  # type: ignore[index]
         }
     return [MEAN]
 

@@ -47,7 +47,11 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _panel(axes: Any, title: str, label: str) -> None:
-    axes.set_title(textwrap.fill(title, 50 if axes.figure.get_figwidth() > NARROW else 46), fontsize=10, parse_math=False)
+    axes.set_title(
+        textwrap.fill(title, 50 if axes.figure.get_figwidth() > NARROW else 46),
+        fontsize=10,
+        parse_math=False,
+    )
     axes.set_xlabel(label)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
@@ -62,13 +66,23 @@ def _batch_panel(axes: Any, title: str, sizes: Sequence[int]) -> None:
 
 
 def _key(where: Any, lines: Sequence[Any], columns: int, **place: Any) -> None:
-    where.legend(handles=lines, ncols=columns, fontsize=9, frameon=False, columnspacing=1.2, handlelength=2.4, **place)
+    where.legend(
+        handles=lines,
+        ncols=columns,
+        fontsize=9,
+        frameon=False,
+        columnspacing=1.2,
+        handlelength=2.4,
+        **place,
+    )
 
 
 def by_batch_size(found: Comparison, columns: int = 2) -> Figure:
     """What was measured, and beside it what the paper reports for ImageNet."""
     figure = _figure((5.2 if columns > 1 else NARROW) * columns, 4.6 * (2 // columns))
-    for draw, axes in zip((_measured, _printed), figure.subplots(2 // columns, columns).flat, strict=True):
+    for draw, axes in zip(
+        (_measured, _printed), figure.subplots(2 // columns, columns).flat, strict=True
+    ):
         _key(axes, draw(axes, found), 3, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     return figure
 
@@ -82,14 +96,21 @@ def by_normaliser(found: Comparison, columns: int = 2) -> Figure:
     """A row for each normaliser, a mark for each measure; beside it the paper's own figures."""
     printed = text.PAPER_TABLES[found.setting.experiment][0]
     names = [paper.NORMALISERS[name] for name in printed.rows]
-    figure = _figure((5.2 if columns > 1 else NARROW) * columns, (0.36 * len(found.labels) + 2) * (2 // columns))
+    figure = _figure(
+        (5.2 if columns > 1 else NARROW) * columns, (0.36 * len(found.labels) + 2) * (2 // columns)
+    )
     panels = figure.subplots(2 // columns, columns, squeeze=False).flat
     ours = {
-        column.title: [(a.mean, a.deviation) if (a := found.cells[label, column].accuracy) else None for label in found.labels]
+        column.title: [
+            (a.mean, a.deviation) if (a := found.cells[label, column].accuracy) else None
+            for label in found.labels
+        ]
         for column in found.columns
     }
     theirs = {
-        title: [None if (value := row[i]) is None else (value, None) for row in printed.rows.values()]
+        title: [
+            None if (value := row[i]) is None else (value, None) for row in printed.rows.values()
+        ]
         for i, title in enumerate(printed.columns)
     }
     marks = {name: number for number, name in enumerate(dict.fromkeys([*ours, *theirs]))}
@@ -101,7 +122,13 @@ def by_normaliser(found: Comparison, columns: int = 2) -> Figure:
 Point = tuple[float, float | None] | None  # a value and half the length of its bar
 
 
-def _dots(axes: Any, title: str, labels: Sequence[str], series: Mapping[str, Sequence[Point]], marks: Mapping[str, int]) -> None:
+def _dots(
+    axes: Any,
+    title: str,
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[Point]],
+    marks: Mapping[str, int],
+) -> None:
     for name, values in series.items():
         points = [(y, *value) for y, value in enumerate(values) if value is not None]
         axes.errorbar(
@@ -111,22 +138,39 @@ def _dots(axes: Any, title: str, labels: Sequence[str], series: Mapping[str, Seq
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     _panel(axes, title, "test accuracy, %")
-    _key(axes, axes.get_legend_handles_labels()[0], 3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    _key(
+        axes, axes.get_legend_handles_labels()[0], 3, loc="upper center", bbox_to_anchor=(0.5, -0.2)
+    )
 
 
 def _measured(axes: Any, found: Comparison) -> list[Any]:
     """The lines that a key explains."""
     sizes, lines = [place for place in found.places if isinstance(place, int)], []
     _batch_panel(axes, f"Measured: {found.title()}", sizes)
-    foot: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "in_layout": False}
+    foot: dict[str, Any] = {
+        "transform": axes.get_xaxis_transform(),
+        "clip_on": False,
+        "in_layout": False,
+    }
     foot |= {"linestyle": "", "marker": "x", "markeredgewidth": 2}
     gap = min([2.0, *(math.log2(b / a) for a, b in pairwise(sizes))])
     for i, label in enumerate(found.labels):
-        shift = 2 ** (0.3 * gap * ((i + 0.5) / len(found.labels) - 0.5))  # so that error bars do not hide each other
-        points = [(shift * size, a) for size in sizes if (a := found.at(label, size).accuracy) is not None]
+        shift = 2 ** (
+            0.3 * gap * ((i + 0.5) / len(found.labels) - 0.5)
+        )  # so that error bars do not hide each other
+        points = [
+            (shift * size, a) for size in sizes if (a := found.at(label, size).accuracy) is not None
+        ]
         style = _style(label, found.labels)
         deviations = [a.deviation or 0 for _, a in points]
-        axes.errorbar([x for x, _ in points], [a.mean for _, a in points], deviations, capsize=2, elinewidth=0.8, **style)
+        axes.errorbar(
+            [x for x, _ in points],
+            [a.mean for _, a in points],
+            deviations,
+            capsize=2,
+            elinewidth=0.8,
+            **style,
+        )
         lines += axes.plot([], [], **style)
         failed = [shift * size for size in sizes if found.at(label, size).failed]
         axes.plot(failed, [0] * len(failed), color=style["color"], **foot)
@@ -136,10 +180,18 @@ def _measured(axes: Any, found: Comparison) -> list[Any]:
 
 
 def _printed(axes: Any, _: Comparison) -> list[Any]:
-    _batch_panel(axes, "The paper's own figures: ResNet-50 on ImageNet, 120 epochs", sorted(paper.BATCH_SIZES))
+    _batch_panel(
+        axes,
+        "The paper's own figures: ResNet-50 on ImageNet, 120 epochs",
+        sorted(paper.BATCH_SIZES),
+    )
     names = [paper.NORMALISERS[name] for name in paper.IMAGENET.rows]
     for name, values in zip(names, paper.IMAGENET.rows.values(), strict=True):
-        axes.plot(paper.BATCH_SIZES, [math.nan if value is None else value for value in values], **_style(name, names))
+        axes.plot(
+            paper.BATCH_SIZES,
+            [math.nan if value is None else value for value in values],
+            **_style(name, names),
+        )
     return list(axes.lines)
 
 
@@ -148,7 +200,9 @@ def curves(found: Comparison, columns: int = 3) -> Figure:
     places, metrics = found.places, [metrics for run in found.runs for metrics in run.metrics]
     kinds = found.setting.curves
     curve = next((kind for kind in kinds if any(kind.key in epoch for epoch in metrics)), kinds[-1])
-    few = max((epoch["epoch"] for epoch in metrics), default=0) <= 12  # more markers would hide the lines
+    few = (
+        max((epoch["epoch"] for epoch in metrics), default=0) <= 12
+    )  # more markers would hide the lines
     columns = min(columns, len(places))
     rows = math.ceil(len(places) / columns)
     figure = _figure(3.4 * columns if columns > 1 else NARROW, 3.1 * rows + 0.7)
@@ -185,5 +239,7 @@ def svg(figure: Figure) -> bytes:
     """A figure as SVG; the same figure makes the same bytes."""
     buffer = BytesIO()
     with mpl.rc_context({"svg.hashsalt": "bgn", "svg.fonttype": "path"}):
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        figure.savefig(
+            buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
     return buffer.getvalue()

@@ -49,7 +49,11 @@ td:first-child { text-wrap: balance; }
 
 def page(comparisons: Sequence[Comparison]) -> str:
     """The page as HTML."""
-    body = ["<h1>Normalisers compared</h1>", *map(_measured, comparisons), *map(_theirs, text.beside(comparisons))]
+    body = [
+        "<h1>Normalisers compared</h1>",
+        *map(_measured, comparisons),
+        *map(_theirs, text.beside(comparisons)),
+    ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Normalisers compared</title>'
@@ -66,7 +70,9 @@ def _table(header: Sequence[str], rows: Iterable[Iterable[str]], kind: str) -> s
     """Of cells that are HTML already. With many columns it scrolls on a phone, rather than breaking every number in two."""
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    least = f' style="min-width: {5 * len(header)}rem"' if len(header) > 5 and kind != "printed" else ""
+    least = (
+        f' style="min-width: {5 * len(header)}rem"' if len(header) > 5 and kind != "printed" else ""
+    )
     return f'<div class="wide"><table class="{kind}"{least}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -81,7 +87,10 @@ def _cell(cell: Cell) -> str:
 
 def _picture(wide: Figure, narrow: Figure, caption: str) -> str:
     """Both are in the page; the browser shows the one that fits."""
-    broad, slim = (f"data:image/svg+xml;base64,{b64encode(figures.svg(figure)).decode()}" for figure in (wide, narrow))
+    broad, slim = (
+        f"data:image/svg+xml;base64,{b64encode(figures.svg(figure)).decode()}"
+        for figure in (wide, narrow)
+    )
     source = f'<source media="(max-width: {NARROW})" srcset="{slim}">'
     image = f'<img src="{broad}" alt="{escape(caption)}">'
     return f'<figure><picture>{source}{image}</picture><figcaption class="caption">{escape(caption)}</figcaption></figure>'
@@ -92,9 +101,15 @@ def _details(summary: str, content: str) -> str:
 
 
 def _measured(found: Comparison) -> str:
-    rows = ([_td(label), *(_cell(found.cells[label, column]) for column in found.columns)] for label in found.labels)
+    rows = (
+        [_td(label), *(_cell(found.cells[label, column]) for column in found.columns)]
+        for label in found.labels
+    )
     header = ["", *map(named, found.places)]
-    turned = ([label, *(became(found.cells[label, column]) for column in found.firsts)] for label in found.labels)
+    turned = (
+        [label, *(became(found.cells[label, column]) for column in found.firsts)]
+        for label in found.labels
+    )
     parts = [
         f"<section><h2>Measured: {escape(found.title())}</h2>",
         _table(["", *(column.title for column in found.columns)], rows, "measured"),
@@ -125,7 +140,13 @@ def _layers(found: Comparison) -> str:
     for label, column in product(found.labels, found.firsts):
         for result in found.cells[label, column].results[:1]:
             rows = (
-                [r["layer"], " × ".join(map(str, r["shape"])), str(r["G"]), f"{r['instances']:,}", r["acts_as"]]
+                [
+                    r["layer"],
+                    " × ".join(map(str, r["shape"])),
+                    str(r["G"]),
+                    f"{r['instances']:,}",
+                    r["acts_as"],
+                ]
                 for r in result["normalisers"]
             )
             header = ["layer", "C × H × W", "G", "values per statistic", "acts as"]
@@ -142,12 +163,18 @@ def _failures(found: Comparison) -> str:
         if run.failed and run.result is not None
     ]
     header = ["normaliser", "where", "seed", "why"]
-    return _details("Runs that did not converge", _plain(header, rows, "words long")) if rows else ""
+    return (
+        _details("Runs that did not converge", _plain(header, rows, "words long")) if rows else ""
+    )
 
 
 def _settings(found: Comparison) -> str:
     """The recipe and what it ran on; where runs differ, all that occurs."""
-    recipe = {k: str(v) for k, v in found.setting.to_json().items() if k not in (*COMPARED, "root") and v is not None}
+    recipe = {
+        k: str(v)
+        for k, v in found.setting.to_json().items()
+        if k not in (*COMPARED, "root") and v is not None
+    }
     machine: dict[str, dict[str, None]] = {}
     for run in found.runs:
         for name, value in _machine(run).items():
@@ -158,11 +185,15 @@ def _settings(found: Comparison) -> str:
         **{name: "; ".join(values) for name, values in machine.items()},
         "training time": f"{sum(result['seconds'] for result in found.results) / 60:.1f} min, all runs together",
     }
-    return _details("Settings, versions, machine", _plain(["what", "value"], rows.items(), "words long"))
+    return _details(
+        "Settings, versions, machine", _plain(["what", "value"], rows.items(), "words long")
+    )
 
 
 def _machine(run: Run) -> dict[str, str]:
-    about = {name: str(value) for name, value in run.about.items() if name not in ("command", "git")}
+    about = {
+        name: str(value) for name, value in run.about.items() if name not in ("command", "git")
+    }
     if git := run.about.get("git"):
         about["source"] = git["commit"][:12] + (", changed" if git["changed"] else "")
     if run.command:

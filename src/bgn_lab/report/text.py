@@ -15,7 +15,9 @@ from bgn_lab.report.comparison import BASELINE, Comparison, named
 from bgn_lab.training.run import NOT_CONVERGED
 
 BECAME = "What each normaliser became in this network"
-BECAME_NOTE = "What it acts as in all layers, the number of groups G and the values that share a statistic."
+BECAME_NOTE = (
+    "What it acts as in all layers, the number of groups G and the values that share a statistic."
+)
 PAPER_TABLES = {  # those that belong beside an experiment's comparison
     "classification": (paper.IMAGENET, paper.GROUP_SWEEP),
     "adversarial": (paper.ADVERSARIAL,),
@@ -34,15 +36,27 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     | 1 | x\\|y |
     """
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+    return (
+        "\n".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        )
+        + "\n"
+    )
 
 
 def markdown(comparisons: Sequence[Comparison]) -> str:
     """All comparisons, then the paper's own figures."""
     parts = ["# Normalisers compared\n"]
     for found in comparisons:
-        parts += [f"## Measured: {html.escape(found.title(), quote=False)}\n", measured(found), found.caption() + "\n"]
-        rows = ([label, *(became(found.cells[label, column]) for column in found.firsts)] for label in found.labels)
+        parts += [
+            f"## Measured: {html.escape(found.title(), quote=False)}\n",
+            measured(found),
+            found.caption() + "\n",
+        ]
+        rows = (
+            [label, *(became(found.cells[label, column]) for column in found.firsts)]
+            for label in found.labels
+        )
         header = ["normaliser", *map(named, found.places)]
         parts += [f"### {BECAME}\n", table(header, rows), BECAME_NOTE + "\n"]
     return "\n".join([*parts, *map(theirs, beside(comparisons))])
@@ -50,7 +64,11 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
 
 def beside(comparisons: Iterable[Comparison]) -> list[paper.Table]:
     """The paper's tables of the experiments that occur."""
-    return [source for name in dict.fromkeys(found.setting.experiment for found in comparisons) for source in PAPER_TABLES[name]]
+    return [
+        source
+        for name in dict.fromkeys(found.setting.experiment for found in comparisons)
+        for source in PAPER_TABLES[name]
+    ]
 
 
 def measured(found: Comparison) -> str:
@@ -64,7 +82,10 @@ def measured(found: Comparison) -> str:
         for column in found.columns:
             cell = found.cells[label, column]
             note = f" ({cell.note()})" if cell.note() else ""
-            row += [f"**{cell.text()}**" if cell.best else cell.text() + note, cell.difference_text()]
+            row += [
+                f"**{cell.text()}**" if cell.best else cell.text() + note,
+                cell.difference_text(),
+            ]
         rows.append(row)
     return table(header, rows)
 
@@ -79,7 +100,10 @@ def printed(source: paper.Table) -> tuple[list[str], list[list[str]]]:
     values = [value for row in source.rows.values() for value in row if value is not None]
     decimals = max(len(str(value).partition(".")[2]) for value in values)
     rows = [
-        [paper.NORMALISERS.get(name, name), *("did not converge" if value is None else f"{value:.{decimals}f}" for value in row)]
+        [
+            paper.NORMALISERS.get(name, name),
+            *("did not converge" if value is None else f"{value:.{decimals}f}" for value in row),
+        ]
         for name, row in source.rows.items()
     ]
     if len(source.columns) <= len(rows):
@@ -110,13 +134,26 @@ def terminal(found: Comparison, title: str = "") -> RichTable:
     made = RichTable(title=heading, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     made.add_column("normaliser", no_wrap=True)
     for column in found.columns:
-        made.add_column(column.title, justify="right", overflow="fold", max_width=len(NOT_CONVERGED))
+        made.add_column(
+            column.title, justify="right", overflow="fold", max_width=len(NOT_CONVERGED)
+        )
     for label in found.labels:
         row = [Text(label)]
         for column in found.columns:
             cell = found.cells[label, column]
-            style = "bold green" if cell.best else "red" if cell.failed else "" if cell.results else "dim"
+            style = (
+                "bold green"
+                if cell.best
+                else "red"
+                if cell.failed
+                else ""
+                if cell.results
+                else "dim"
+            )
             row.append(Text(cell.text() if cell.results else "·", style=style))
-            row[-1].append("".join(f"\n{line}" for line in (cell.difference_text(), cell.note()) if line), style="not bold dim")
+            row[-1].append(
+                "".join(f"\n{line}" for line in (cell.difference_text(), cell.note()) if line),
+                style="not bold dim",
+            )
         made.add_row(*row)
     return made

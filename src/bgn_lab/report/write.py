@@ -36,14 +36,21 @@ def _plain(found: Comparison) -> dict[str, Any]:
             "difference_to_bn": None if cell.difference is None else asdict(cell.difference),
             "did_not_converge": cell.failed,
             "best": cell.best,
-            **({"runs": [run.to_json() for run in cell.runs]} if first else {}),  # of further measures the same
+            **(
+                {"runs": [run.to_json() for run in cell.runs]} if first else {}
+            ),  # of further measures the same
         }
 
     return {
         "title": found.title(),
         "caption": found.caption(),
         "cells": [
-            {"normaliser": label, "place": column.place, "measure": column.measure.key, **of(cell, column in found.firsts)}
+            {
+                "normaliser": label,
+                "place": column.place,
+                "measure": column.measure.key,
+                **of(cell, column in found.firsts),
+            }
             for (label, column), cell in found.cells.items()
         ],
     }

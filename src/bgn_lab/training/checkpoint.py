@@ -32,17 +32,27 @@ class Progress:
     seconds: float = 0.0  # in all
     spent: float = 0.0  # on these steps
     scaler: dict[str, Any] | None = None  # in float16
-    plan: dict[str, Tensor] = field(default_factory=dict)  # of the task, for the epoch under way or the last one
+    plan: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # of the task, for the epoch under way or the last one
 
 
 Optimizers = Mapping[str, torch.optim.Optimizer]  # by names that begin with "optimizer"
 
 
-def store(path: Path, recipe: Recipe, model: nn.Module, optimizers: Optimizers, progress: Progress) -> None:
+def store(
+    path: Path, recipe: Recipe, model: nn.Module, optimizers: Optimizers, progress: Progress
+) -> None:
     """Write a checkpoint over the one before."""
-    tensors: dict[str, Tensor] = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors: dict[str, Tensor] = {
+        f"model.{name}": tensor for name, tensor in model.state_dict().items()
+    }
     tensors |= {f"plan.{name}": tensor for name, tensor in progress.plan.items()}
-    about = {"version": _VERSION, "recipe": recipe.identity(), "progress": asdict(replace(progress, plan={}))}
+    about = {
+        "version": _VERSION,
+        "recipe": recipe.identity(),
+        "progress": asdict(replace(progress, plan={})),
+    }
     for name, optimizer in optimizers.items():
         state = optimizer.state_dict()
         scalars: dict[str, dict[str, Any]] = {}
@@ -53,10 +63,18 @@ def store(path: Path, recipe: Recipe, model: nn.Module, optimizers: Optimizers, 
                 else:
                     scalars.setdefault(str(index), {})[slot] = value
         about[name] = {"groups": state["param_groups"], "scalars": scalars}
-    files.write(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}, {_MARK: json.dumps(about)}))
+    files.write(
+        path,
+        save(
+            {name: tensor.contiguous() for name, tensor in tensors.items()},
+            {_MARK: json.dumps(about)},
+        ),
+    )
 
 
-def restore(content: bytes, path: Path, recipe: Recipe, model: nn.Module, optimizers: Optimizers) -> Progress:
+def restore(
+    content: bytes, path: Path, recipe: Recipe, model: nn.Module, optimizers: Optimizers
+) -> Progress:
     """Put a checkpoint into model and optimizers: the content of the file at ``path``, which this process need not have.
 
     What is damaged, or of another run, is refused and left alone.
@@ -68,19 +86,33 @@ def restore(content: bytes, path: Path, recipe: Recipe, model: nn.Module, optimi
         if about["recipe"].get(name) != value
     ]
     if differences:
-        raise ValueError(f"{path} belongs to another run ({'; '.join(differences)}); choose another --out, or remove it")
+        raise ValueError(
+            f"{path} belongs to another run ({'; '.join(differences)}); choose another --out, or remove it"
+        )
     try:
-        model.load_state_dict({name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")})
+        model.load_state_dict(
+            {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+        )
     except RuntimeError as error:  # the recipe is the same, so the data must have changed
-        raise ValueError(f"{path} does not fit the network, perhaps because the classes changed: {error}") from None
+        raise ValueError(
+            f"{path} does not fit the network, perhaps because the classes changed: {error}"
+        ) from None
     for name, optimizer in optimizers.items():
-        own = {key[len(name) + 1 :]: tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
+        own = {
+            key[len(name) + 1 :]: tensor
+            for key, tensor in tensors.items()
+            if key.startswith(f"{name}.")
+        }
         _restore(optimizer, about[name], own)
     plan = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")}
-    return Progress(**{**about["progress"], "score": Score(**about["progress"]["score"]), "plan": plan})
+    return Progress(
+        **{**about["progress"], "score": Score(**about["progress"]["score"]), "plan": plan}
+    )
 
 
-def _restore(optimizer: torch.optim.Optimizer, about: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+def _restore(
+    optimizer: torch.optim.Optimizer, about: dict[str, Any], tensors: dict[str, Tensor]
+) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for index, slots in about["scalars"].items():
@@ -104,7 +136,11 @@ def _read(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]
     try:
         about = json.loads(metadata[_MARK])
     except (KeyError, ValueError):
-        raise ValueError(f"{path} is no checkpoint of this program; remove it or choose another --out") from None
+        raise ValueError(
+            f"{path} is no checkpoint of this program; remove it or choose another --out"
+        ) from None
     if about.get("version") != _VERSION:
-        raise ValueError(f"{path} has version {about.get('version')}; this program reads version {_VERSION}")
+        raise ValueError(
+            f"{path} has version {about.get('version')}; this program reads version {_VERSION}"
+        )
     return about, tensors

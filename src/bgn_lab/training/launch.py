@@ -24,14 +24,20 @@ def launch(words: Sequence[str], processes: int, restarts: int, console: Console
     """Run ``bgn words`` in so many processes; if one of them dies, all begin again from the last checkpoint."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what there is to tell is told here
+    logging.getLogger("torch.distributed.elastic").setLevel(
+        logging.CRITICAL
+    )  # what there is to tell is told here
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.cores() // processes)))
     try:
         for attempt in range(restarts + 1):
             code, died = _attempt(words, processes)
             if not died:
                 return code
-            after = "all begin again from the last checkpoint" if attempt < restarts else "the same command goes on from there"
+            after = (
+                "all begin again from the last checkpoint"
+                if attempt < restarts
+                else "the same command goes on from there"
+            )
             console.print(f"{died}: {after}", highlight=False, soft_wrap=True)
     except SignalException as error:  # the processes have had it too, and written what they had to
         return REQUEUE if error.sigval == signal.SIGTERM else INTERRUPTED
@@ -67,8 +73,17 @@ def judge(codes: Mapping[int, int]) -> tuple[int, str]:
     killed = [rank for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM]
     if killed:
         return 1, f"process {killed[0]} was killed by {signal.Signals(-codes[killed[0]]).name}"
-    failed = [rank for rank, code in codes.items() if code > 0 and code not in (REFUSED, REQUEUE, INTERRUPTED)]
+    failed = [
+        rank
+        for rank, code in codes.items()
+        if code > 0 and code not in (REFUSED, REQUEUE, INTERRUPTED)
+    ]
     for code in (REFUSED, *((REQUEUE, INTERRUPTED) if not failed else ())):
         if code in codes.values():
             return code, ""
-    return 1, f"process {failed[0]} failed with code {codes[failed[0]]}" if failed else "a process was ended by SIGTERM"
+    return (
+        1,
+        f"process {failed[0]} failed with code {codes[failed[0]]}"
+        if failed
+        else "a process was ended by SIGTERM",
+    )

@@ -42,13 +42,21 @@ class Prepare:
 
     def __init__(self, data: Data, recipe: Recipe) -> None:
         self.device = torch.device(recipe.device)
-        mean, std = (torch.tensor(values, device=self.device).view(1, -1, 1, 1) for values in (data.mean, data.std))
-        self.scale, self.shift = 1 / (255 * std), -mean / std  # (x / 255 - mean) / std = x * scale + shift
+        mean, std = (
+            torch.tensor(values, device=self.device).view(1, -1, 1, 1)
+            for values in (data.mean, data.std)
+        )
+        self.scale, self.shift = (
+            1 / (255 * std),
+            -mean / std,
+        )  # (x / 255 - mean) / std = x * scale + shift
         self.format = torch.channels_last if recipe.channels_last else torch.contiguous_format
 
     def __call__(self, batch: Batch) -> Batch:
         x, y = (t.to(self.device, non_blocking=True) for t in batch)
-        return torch.addcmul(self.shift, x.to(self.scale.dtype), self.scale).contiguous(memory_format=self.format), y
+        return torch.addcmul(self.shift, x.to(self.scale.dtype), self.scale).contiguous(
+            memory_format=self.format
+        ), y
 
 
 FEW_PIXELS = 4096  # in a batch; below, setting up oneDNN's convolutions takes longer than plain ones take in all
@@ -58,7 +66,11 @@ FEW_PIXELS = 4096  # in a batch; below, setting up oneDNN's convolutions takes l
 def convolutions(recipe: Recipe, data: Data) -> Iterator[None]:
     """A context with the convolutions that the recipe asks for, or that are faster."""
     _, H, W = data.shape
-    wanted = recipe.onednn if recipe.onednn is not None else recipe.amp or recipe.batch_size * H * W > FEW_PIXELS
+    wanted = (
+        recipe.onednn
+        if recipe.onednn is not None
+        else recipe.amp or recipe.batch_size * H * W > FEW_PIXELS
+    )
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(wanted and before)
     try:
@@ -75,7 +87,9 @@ def autocast(recipe: Recipe) -> Callable[[], Any]:
     return lambda: torch.autocast(kind, torch.float16 if kind == "cuda" else torch.bfloat16)
 
 
-Learned = tuple[Tensor, Tensor, Tensor]  # the loss, and logits and labels of the images that accuracy is about
+Learned = tuple[
+    Tensor, Tensor, Tensor
+]  # the loss, and logits and labels of the images that accuracy is about
 
 
 def classify(network: nn.Module, batch: Batch) -> Learned:
@@ -133,7 +147,9 @@ def train(
             settings["lr"] = lr * settings.get("factor", 1.0)
         if clip is not None:
             scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
+            torch.nn.utils.clip_grad_norm_(
+                [p for group in optimizer.param_groups for p in group["params"]], clip
+            )
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
@@ -143,7 +159,10 @@ def train(
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, batches: Iterable[Batch], recipe: Recipe, view: Callable[[nn.Module, Batch], Batch] | None = None
+    model: nn.Module,
+    batches: Iterable[Batch],
+    recipe: Recipe,
+    view: Callable[[nn.Module, Batch], Batch] | None = None,
 ) -> Score:
     """Loss and accuracy in eval mode, of the images as they are or as a view of them shows them."""
     model.eval()

@@ -49,13 +49,24 @@ class Record:
         if known.exists():
             values = _json(known)
             if (kind := values.get("experiment", "classification")) != self.recipe.experiment:
-                raise ValueError(f"{folder} holds a run of bgn run {kind}, not {self.recipe.experiment}; choose another --out")
+                raise ValueError(
+                    f"{folder} holds a run of bgn run {kind}, not {self.recipe.experiment}; choose another --out"
+                )
             other, mine = type(self.recipe).from_json(values).identity(), self.recipe.identity()
-            odd = [f"{name}={other.get(name)!r} there, {mine[name]!r} here" for name in mine if mine[name] != other.get(name)]
+            odd = [
+                f"{name}={other.get(name)!r} there, {mine[name]!r} here"
+                for name in mine
+                if mine[name] != other.get(name)
+            ]
             if odd:
-                raise ValueError(f"{folder} holds another run ({'; '.join(odd)}); choose another --out")
+                raise ValueError(
+                    f"{folder} holds another run ({'; '.join(odd)}); choose another --out"
+                )
             files.remove_drafts(folder)
-        elif any(path.name != ABOUT and not files.is_draft(path, RECIPE, ABOUT) for path in folder.iterdir()):
+        elif any(
+            path.name != ABOUT and not files.is_draft(path, RECIPE, ABOUT)
+            for path in folder.iterdir()
+        ):
             raise ValueError(f"{folder} is not empty and holds no run; choose another --out")
         else:
             files.remove_drafts(folder)
@@ -85,7 +96,9 @@ class Record:
         with (self.folder / METRICS).open("a") as file:
             file.write(json.dumps(metrics, allow_nan=False) + "\n")
             file.flush()
-            os.fsync(file.fileno())  # as checkpoints are: after a power failure there shall not be fewer lines than epochs
+            os.fsync(
+                file.fileno()
+            )  # as checkpoints are: after a power failure there shall not be fewer lines than epochs
 
     def finish(self, result: dict[str, Any]) -> None:
         """The result; a run with one is over."""
@@ -123,11 +136,18 @@ def _git() -> dict[str, Any] | None:
     here = Path(__file__).parent
 
     def ask(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            ["git", *words], cwd=here, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
 
     try:
-        if ask("ls-files", Path(__file__).name) == "":  # installed somewhere inside another project's tree
+        if (
+            ask("ls-files", Path(__file__).name) == ""
+        ):  # installed somewhere inside another project's tree
             return None
-        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain", "--untracked-files=no"))}
+        return {
+            "commit": ask("rev-parse", "HEAD"),
+            "changed": bool(ask("status", "--porcelain", "--untracked-files=no")),
+        }
     except (OSError, subprocess.SubprocessError):
         return None

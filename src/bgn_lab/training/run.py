@@ -40,7 +40,9 @@ class Watcher:
     epoch: Callable[[dict[str, Any]], None] = lambda metrics: None  # noqa: ARG005
 
 
-def run(task: Task, folder: Path, watcher: Watcher | None = None, team: Team | None = None) -> dict[str, Any]:
+def run(
+    task: Task, folder: Path, watcher: Watcher | None = None, team: Team | None = None
+) -> dict[str, Any]:
     """Train, or go on with training, in a folder of its own; the result, at once if there is one already.
 
     With several processes all call this; the first one alone reads and writes the folder.
@@ -48,7 +50,10 @@ def run(task: Task, folder: Path, watcher: Watcher | None = None, team: Team | N
     recipe, data = task.recipe, task.data
     team = team or Team(recipe.simulate_workers)
     task.check()
-    team.same("images", {part: fingerprint(getattr(data, part)) for part in ("train", "validation", "test")})
+    team.same(
+        "images",
+        {part: fingerprint(getattr(data, part)) for part in ("train", "validation", "test")},
+    )
     with Record(folder, recipe) if team.first else nullcontext() as record:
         done = team.tell(None if record is None else record.result())
         if done is not None:
@@ -60,7 +65,9 @@ def run(task: Task, folder: Path, watcher: Watcher | None = None, team: Team | N
 class _Training:
     """A run under way."""
 
-    def __init__(self, task: Task, folder: Path, record: Record | None, watcher: Watcher, team: Team) -> None:
+    def __init__(
+        self, task: Task, folder: Path, record: Record | None, watcher: Watcher, team: Team
+    ) -> None:
         self.task, self.recipe, self.data, self.record, self.watcher, self.team = (
             task, task.recipe, task.data, record, watcher, team,
         )  # fmt: skip
@@ -79,7 +86,9 @@ class _Training:
         self.saved, self.saves = time.monotonic(), 0
 
     def _restore(self) -> checkpoint.Progress:
-        content = self.team.tell(self.path.read_bytes() if self.team.first and self.path.exists() else None)
+        content = self.team.tell(
+            self.path.read_bytes() if self.team.first and self.path.exists() else None
+        )
         if content is None:
             return checkpoint.Progress()
         progress = checkpoint.restore(content, self.path, self.recipe, self.model, self.optimizers)
@@ -108,7 +117,10 @@ class _Training:
             board.close()
         result = _result(self.task, self.model, self.history, self.progress.seconds)
         if self.record is not None:
-            files.write(self.folder / WEIGHTS, save({n: t.contiguous() for n, t in self.model.state_dict().items()}))
+            files.write(
+                self.folder / WEIGHTS,
+                save({n: t.contiguous() for n, t in self.model.state_dict().items()}),
+            )
             self.task.illustrate(self.model, self.folder)
             self.record.finish(result)
             self.path.unlink(missing_ok=True)
@@ -128,9 +140,15 @@ class _Training:
         begin = time.perf_counter() - begun.spent
         with stopping.patient():
             trained = self._train(epoch, begin)
-            long = team.tell(time.monotonic() - self.saved > 60)  # it may take long until all is tested
+            long = team.tell(
+                time.monotonic() - self.saved > 60
+            )  # it may take long until all is tested
             if long or team.total(stopping.asked()) != (0,):
-                self._save(replace(begun, step=self.steps, score=trained, spent=time.perf_counter() - begin))
+                self._save(
+                    replace(
+                        begun, step=self.steps, score=trained, spent=time.perf_counter() - begin
+                    )
+                )
         seconds = time.perf_counter() - begin
         metrics = {
             "epoch": epoch + 1, "lr": self.optimizer.param_groups[0]["lr"], "seconds": seconds,
@@ -140,12 +158,21 @@ class _Training:
             team.share_buffers(self.model)
             metrics |= self.task.measure(self.history, self.compiled, self._score)
         # JSON knows finite numbers only
-        metrics = {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in metrics.items()}
+        metrics = {
+            n: None if isinstance(v, float) and not math.isfinite(v) else v
+            for n, v in metrics.items()
+        }
         with stopping.patient():
             self.history.append(metrics)
             if self.record is not None:
                 self.record.add(metrics)
-            self._save(checkpoint.Progress(epoch + 1, seconds=begun.seconds + time.perf_counter() - begin, plan=self.task.plan))
+            self._save(
+                checkpoint.Progress(
+                    epoch + 1,
+                    seconds=begun.seconds + time.perf_counter() - begin,
+                    plan=self.task.plan,
+                )
+            )
         return metrics
 
     def _train(self, epoch: int, begin: float) -> Score:
@@ -160,8 +187,17 @@ class _Training:
                 wish = interrupted.code
             late = team.first and time.monotonic() - self.saved > 60 * recipe.save_every
             stop, save = team.most(wish, self.saves + 1 if late else 0)
-            if stop or save == self.saves + 1:  # a wish from before the last checkpoint is fulfilled
-                self._save(replace(begun, step=step, score=self._joined(score()), spent=time.perf_counter() - begin))
+            if (
+                stop or save == self.saves + 1
+            ):  # a wish from before the last checkpoint is fulfilled
+                self._save(
+                    replace(
+                        begun,
+                        step=step,
+                        score=self._joined(score()),
+                        spent=time.perf_counter() - begin,
+                    )
+                )
             if stop:
                 raise Interrupted(stop)
 
@@ -174,21 +210,32 @@ class _Training:
 
     def _batches(self, epoch: int, numbers: list[int]) -> Iterator[Batch]:
         recipe = self.recipe
-        for number, batch in zip(numbers, map(self.prepare, self.task.batches(epoch, numbers)), strict=True):
-            torch.manual_seed(mixed(recipe.seed, epoch, number))  # for whatever in a network or an attack draws numbers
+        for number, batch in zip(
+            numbers, map(self.prepare, self.task.batches(epoch, numbers)), strict=True
+        ):
+            torch.manual_seed(
+                mixed(recipe.seed, epoch, number)
+            )  # for whatever in a network or an attack draws numbers
             yield self.task.example(self.compiled, batch)
 
     def _score(self, source: Source, view: View | None) -> tuple[Score, Score]:
         """On all images, seen as they are or so, and on those of this process' first worker."""
         own = [
-            loop.evaluate(self.compiled, map(self.prepare, part.evaluation(loop.EVALUATION_BATCH)), self.recipe, view)
+            loop.evaluate(
+                self.compiled,
+                map(self.prepare, part.evaluation(loop.EVALUATION_BATCH)),
+                self.recipe,
+                view,
+            )
             for part in (share(source, worker, self.team.workers) for worker in self.team.own)
         ]
         return self._joined(*own), own[0]
 
     def _joined(self, *scores: Score) -> Score:
         """Over all processes."""
-        total, right, images = self.team.total(*(sum(column) for column in zip(*map(astuple, scores), strict=True)))
+        total, right, images = self.team.total(
+            *(sum(column) for column in zip(*map(astuple, scores), strict=True))
+        )
         return Score(total, int(right), int(images))
 
     def _save(self, progress: checkpoint.Progress) -> None:
@@ -205,7 +252,9 @@ def _trouble(history: list[dict[str, Any]]) -> str:
     return f"{' and '.join(lost)} of epoch {history[-1]['epoch']} not finite" if lost else ""
 
 
-def _result(task: Task, model: nn.Module, history: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+def _result(
+    task: Task, model: nn.Module, history: list[dict[str, Any]], seconds: float
+) -> dict[str, Any]:
     found, trouble = task.summary(history), _trouble(history)
     accuracy, least, chance = found[task.judged], found["floor"], found["chance"]
     if not trouble and accuracy is not None and accuracy <= least:

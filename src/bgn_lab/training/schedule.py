@@ -19,5 +19,8 @@ def rate(recipe: Recipe, epoch: float) -> float:
         past = (epoch - recipe.warmup) / max(recipe.epochs - recipe.warmup, 1e-9)
         return recipe.rate * (1 + math.cos(math.pi * min(past, 1))) / 2
     if recipe.schedule == "steps":
-        return recipe.rate * (1.0, *recipe.falls)[sum(epoch >= milestone for milestone in recipe.milestones)]
+        return (
+            recipe.rate
+            * (1.0, *recipe.falls)[sum(epoch >= milestone for milestone in recipe.milestones)]
+        )
     return recipe.rate

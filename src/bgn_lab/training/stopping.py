@@ -35,7 +35,9 @@ def _hear(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     again, _signal = _signal is not None, number
     if not _patient:
         raise Interrupted(asked())
-    if again and number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun passes each on once more
+    if (
+        again and number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ
+    ):  # torchrun passes each on once more
         raise KeyboardInterrupt
 
 

@@ -22,7 +22,9 @@ from bgn_lab.training import loop, schedule
 from bgn_lab.training.loop import Learned, Score
 
 View = Callable[[nn.Module, Batch], Batch]  # of a prepared batch, by the network as it stands
-Scoring = Callable[[Source, View | None], tuple[Score, Score]]  # of images, seen so: on all, on the first worker's
+Scoring = Callable[
+    [Source, View | None], tuple[Score, Score]
+]  # of images, seen so: on all, on the first worker's
 
 
 class Task:
@@ -33,7 +35,9 @@ class Task:
 
     def __init__(self, recipe: Recipe, data: Data) -> None:
         self.recipe, self.data = recipe, data
-        self.plan: dict[str, Tensor] = {}  # for the epoch under way: what `begin` found out; checkpoints have it
+        self.plan: dict[
+            str, Tensor
+        ] = {}  # for the epoch under way: what `begin` found out; checkpoints have it
 
     @staticmethod
     def load(recipe: Recipe) -> Data:
@@ -60,7 +64,14 @@ class Task:
         """What each normaliser amounts to in this network: :func:`bgn.describe`, as plain values."""
         found = bgn.describe(self.bare(), self.data.shape, self.recipe.batch_size)
         return [
-            {"layer": r.layer, "shape": list(r.shape), "G": r.G, "instances": r.instances, "acts_as": r.acts_as} for r in found
+            {
+                "layer": r.layer,
+                "shape": list(r.shape),
+                "G": r.G,
+                "instances": r.instances,
+                "acts_as": r.acts_as,
+            }
+            for r in found
         ]
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -102,12 +113,21 @@ class Task:
         """The learning rate of a step of an epoch that has so many."""
         return schedule.rate(self.recipe, epoch + step / steps)
 
-    def measure(self, history: list[dict[str, Any]], model: nn.Module, score: Scoring) -> dict[str, Any]:  # noqa: ARG002
+    def measure(
+        self,
+        history: list[dict[str, Any]],
+        model: nn.Module,  # noqa: ARG002
+        score: Scoring,
+    ) -> dict[str, Any]:
         """After an epoch, with those before: validation images always, test images at the end."""
         metrics = self.validation(score)
         if len(history) >= self.recipe.epochs - self.recipe.median_of:
             tested, part = score(self.data.test, None)
-            metrics |= {"test_loss": tested.loss, "test_accuracy": tested.accuracy, "test_images": tested.images}
+            metrics |= {
+                "test_loss": tested.loss,
+                "test_accuracy": tested.accuracy,
+                "test_images": tested.images,
+            }
             if part.images < tested.images:  # which is what the paper's figures seem to be
                 metrics |= {"shard_accuracy": part.accuracy, "shard_images": part.images}
         return metrics
@@ -143,7 +163,9 @@ class Task:
         """The outcome in words, of a run that converged."""
         said = f"test accuracy {result['test_accuracy']:.2%} on {result['images']['test']} images"
         if "shard_images" in result:
-            said += f" ({result['shard_accuracy']:.2%} on the first worker's {result['shard_images']})"
+            said += (
+                f" ({result['shard_accuracy']:.2%} on the first worker's {result['shard_images']})"
+            )
         return said
 
     def check(self) -> None:
@@ -160,15 +182,23 @@ class Task:
             torch.empty(0, device=recipe.device)
             known = torch.device(recipe.device).type in ("cpu", "cuda", "mps")
         except (RuntimeError, AssertionError) as error:
-            raise ValueError(f"device={recipe.device!r} cannot be used: {str(error).splitlines()[0]}") from None
+            raise ValueError(
+                f"device={recipe.device!r} cannot be used: {str(error).splitlines()[0]}"
+            ) from None
         if not known:
             raise ValueError(f"device={recipe.device!r} cannot be used; expected cpu, cuda or mps")
-        if recipe.channels_last and torch.device(recipe.device).type == "cpu" and (recipe.width or 8) < 8:
+        if (
+            recipe.channels_last
+            and torch.device(recipe.device).type == "cpu"
+            and (recipe.width or 8) < 8
+        ):
             raise ValueError(
                 f"width={recipe.width} with channels_last: torch's convolutions crash there on the CPU; expected at least 8"
             )
         if recipe.tensorboard and importlib.util.find_spec("tensorboard") is None:
-            raise ValueError("tensorboard=True needs the package tensorboard: pip install tensorboard")
+            raise ValueError(
+                "tensorboard=True needs the package tensorboard: pip install tensorboard"
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.description()  # groups that do not fit a layer raise here
@@ -194,4 +224,7 @@ def _shard(tests: list[dict[str, Any]]) -> dict[str, Any]:
     """The accuracy on the first worker's part of the test images, where there are several workers."""
     if not tests or "shard_images" not in tests[-1]:
         return {}
-    return {"shard_accuracy": median(tests, "shard_accuracy"), "shard_images": tests[-1]["shard_images"]}
+    return {
+        "shard_accuracy": median(tests, "shard_accuracy"),
+        "shard_images": tests[-1]["shard_images"],
+    }

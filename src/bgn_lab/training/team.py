@@ -25,7 +25,10 @@ T = TypeVar("T")
 # DistributedDataParallel's argument for buffers that are sent at every forward: training does not read them
 _BUFFERS = next(
     name
-    for name in ("forward_sync_buffers", "broadcast_buffers")  # the latter in older versions of torch
+    for name in (
+        "forward_sync_buffers",
+        "broadcast_buffers",
+    )  # the latter in older versions of torch
     if name in inspect.signature(DistributedDataParallel).parameters
 )
 
@@ -70,7 +73,11 @@ class Team:
     @contextlib.contextmanager
     def apart(self, network: nn.Module, wanted: bool) -> Iterator[None]:
         """Without averaging gradients, where wanted: more of them come before the step."""
-        with network.no_sync() if wanted and isinstance(network, DistributedDataParallel) else contextlib.nullcontext():
+        with (
+            network.no_sync()
+            if wanted and isinstance(network, DistributedDataParallel)
+            else contextlib.nullcontext()
+        ):
             yield
 
     def tell(self, value: T) -> T:
@@ -105,21 +112,28 @@ class Team:
             work.wait()
             heard = votes.tolist()
         votes = torch.tensor(wishes, dtype=torch.int32)
-        self._vote = dist.all_reduce(votes, dist.ReduceOp.MAX, group=self.control, async_op=True), votes
+        self._vote = (
+            dist.all_reduce(votes, dist.ReduceOp.MAX, group=self.control, async_op=True),
+            votes,
+        )
         return heard
 
     def same(self, what: str, value: object) -> None:
         """Refuse to go on where a process has something else than the first."""
         first = self.tell(value)
         if first != value:
-            raise ValueError(f"process {self.rank} has other {what} than the first one: {value} instead of {first}")
+            raise ValueError(
+                f"process {self.rank} has other {what} than the first one: {value} instead of {first}"
+            )
 
 
 def settle(recipe: Recipe, wanted: int = 1) -> Recipe:
     """The recipe for the processes at hand, or wanted: without another wish, as many workers as processes."""
     P = processes() if started() else wanted
     if started() and wanted not in (1, P):
-        raise ValueError(f"processes={wanted}, but torchrun started {P}; expected no --processes there")
+        raise ValueError(
+            f"processes={wanted}, but torchrun started {P}; expected no --processes there"
+        )
     if P > 1 and recipe.simulate_workers == 1:
         recipe = replace(recipe, simulate_workers=P)
     if recipe.simulate_workers % P:
@@ -127,7 +141,9 @@ def settle(recipe: Recipe, wanted: int = 1) -> Recipe:
             f"simulate_workers={recipe.simulate_workers} cannot be spread evenly over {P} processes; expected a multiple of {P}"
         )
     if P > 1 and recipe.device not in ("cpu", "cuda"):
-        raise ValueError(f"device={recipe.device!r} with {P} processes; expected cpu, or cuda for a device each")
+        raise ValueError(
+            f"device={recipe.device!r} with {P} processes; expected cpu, or cuda for a device each"
+        )
     return recipe
 
 
@@ -183,9 +199,14 @@ def _store() -> Any:
     each: TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
     """
     environment = os.environ
-    if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or environment.get("GROUP_WORLD_SIZE") != "1":
+    if (
+        environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        or environment.get("GROUP_WORLD_SIZE") != "1"
+    ):
         return None
-    store = dist.TCPStore(environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), is_master=False)  # type: ignore[attr-defined]
+    store = dist.TCPStore(
+        environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), is_master=False
+    )  # type: ignore[attr-defined]
     return dist.PrefixStore(f"attempt {environment['TORCHELASTIC_RESTART_COUNT']}", store)  # type: ignore[attr-defined]
 
 
