@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bgn
-from bgn._surgery import observed
-from bgn.kinds import identify, normalisers
+from bgn.surgery.kinds import identify, normalisers
+from bgn.surgery.modules import observed
 from bgn_lab import data as data_sets
 from bgn_lab import experiments, files, norms
 from bgn_lab.data.sources import Data

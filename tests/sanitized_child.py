@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import bgn.backends.library
+import bgn.kernels.library
 from bgn import functional as F
-from bgn.backends import native, reference
-from bgn.backends.library import SLICED, Library, Plan
-from bgn.backends.running import Running
+from bgn.kernels import cpu, definition
+from bgn.kernels.library import SLICED, Library, Plan
 from bgn.partition import Partition, channel_groups, slices
+from bgn.running import Running
 from tests.test_native import DTYPES, LAST, assert_as_exact
 from tests.tolerance import assert_close
 
@@ -137,12 +137,12 @@ def case(number: int) -> None:
     )
 
     torch.set_num_threads(threads)
-    native.library.use_avx2(wide)
+    cpu.library.use_avx2(wide)
     x, gy = laid_out(noise(shape, dtype, 3), layout), laid_out(noise(shape, dtype), other)
     weight, bias = (
         noise((part.C,), of_parameters, 1) if draw.random() < 0.7 else None for _ in range(2)
     )
-    assert native.serves(x, weight, bias)
+    assert cpu.serves(x, weight, bias)
     given, momentum = (
         (noise((part.G,), kept), noise((part.G,), kept).abs() + 0.5),
         draw.choice([0.1, None]),
@@ -161,11 +161,11 @@ def case(number: int) -> None:
         "positional": lambda backend, _: lambda x, w, b: backend.positional(x, w, b, 1e-5),
     }[what]
 
-    ours = run(call(native, moved), x, weight, bias, gy, wanted)
+    ours = run(call(cpu, moved), x, weight, bias, gy, wanted)
     if what != "apply" and (part.C if what == "positional" else part.smallest_count) < 4:
         return  # too few elements for their differences to have any digits: enough that nothing was misused
     exact = run(
-        call(reference, moved_exactly),
+        call(definition, moved_exactly),
         *(None if t is None else t.double() for t in (x, weight, bias, gy)),
         wanted,
     )
@@ -207,20 +207,18 @@ def large() -> None:
         call = lambda backend: lambda x, w, b: backend.train(x, part, w, b, 1e-5)  # noqa: B023, E731
         torch.set_num_threads(2)
         exact = run(
-            call(reference), x.double(), weight.double(), bias, gy.double(), (True, True, True)
+            call(definition), x.double(), weight.double(), bias, gy.double(), (True, True, True)
         )
         for wide in (True, False):
-            native.library.use_avx2(wide)
+            cpu.library.use_avx2(wide)
             torch.set_num_threads(draw.randint(1, 3))
-            assert_as_exact(
-                run(call(native), x, weight, bias, gy, (True, True, True)), exact, dtype
-            )
+            assert_as_exact(run(call(cpu), x, weight, bias, gy, (True, True, True)), exact, dtype)
 
 
 def misuse(what: str) -> None:
     """Hand something to C that it must not be given."""
     part = slices(1, 1, 1001, 200)
-    plan = Plan(native.library, part, torch.float32, SLICED, torch.contiguous_format, False)
+    plan = Plan(cpu.library, part, torch.float32, SLICED, torch.contiguous_format, False)
     x, y = (
         torch.randn(1000 if what == "short x" else 1001),
         torch.empty(1000 if what == "short y" else 1001),
@@ -230,7 +228,7 @@ def misuse(what: str) -> None:
         * (3 * plan.step + {"short statistics": -1, "crooked statistics": 1}.get(what, 0))
     )()
     to = ctypes.addressof(stats) + (what == "crooked statistics")
-    native.library.forward(
+    cpu.library.forward(
         plan.pointer, x.data_ptr(), y.data_ptr(), None, None, 0, 1e-5, to, None, None, 0.0, None, 1
     )
 
@@ -258,10 +256,10 @@ def sanitizers_watch() -> None:
 
 def main(path: str) -> None:
     torch.manual_seed(0)
-    native.library = Library(path)
-    native._plans.clear()
-    native._lanes.clear()
-    bgn.backends.library._SERIAL = 0  # small arrays on several threads too
+    cpu.library = Library(path)
+    cpu._plans.clear()
+    cpu._lanes.clear()
+    bgn.kernels.library._SERIAL = 0  # small arrays on several threads too
     sanitizers_watch()  # first: where threads are running, no process can be split
     without_elements()
     for number in range(CASES):

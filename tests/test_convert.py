@@ -43,7 +43,7 @@ def trained(
     for _ in range(5):
         model(torch.randn(8, *size, dtype=dtype) * 2 + 1)
     with torch.no_grad():
-        for layer in bgn.kinds.normalisers(model).values():
+        for layer in bgn.surgery.kinds.normalisers(model).values():
             for parameter in layer.parameters(recurse=False):
                 parameter.add_(torch.randn_like(parameter))
     return model.eval()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bgn import functional as F
-from bgn.backends import AVAILABLE
+from bgn.kernels import AVAILABLE
 from tests import oracle
 from tests.normalisers import NORMALISERS, C
 from tests.tolerance import TOLERANCES, assert_close

@@ -13,7 +13,7 @@ from tests.tolerance import assert_close
 
 
 def norms_in(model: nn.Module) -> int:
-    return len(bgn.kinds.normalisers(model))
+    return len(bgn.surgery.kinds.normalisers(model))
 
 
 @pytest.mark.parametrize("G", [1, 2, "C"])

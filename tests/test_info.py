@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import bgn
-from bgn import backends
+from bgn import kernels
 
 
 def run(backend: str) -> subprocess.CompletedProcess[str]:
@@ -25,14 +25,14 @@ def test_info_names_versions_and_the_chosen_backend() -> None:
 
 
 def test_a_backend_is_forced_by_the_environment() -> None:
-    assert "reference (forced by BGN_BACKEND=reference)" in run("reference").stdout
+    assert "definition (forced by BGN_BACKEND=definition)" in run("definition").stdout
 
 
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(
-        ValueError, match="BGN_BACKEND='cuda' is not a backend; accepted: auto, .*reference"
+        ValueError, match="BGN_BACKEND='cuda' is not a backend; accepted: auto, .*definition"
     ):
-        backends.choose("cuda")
+        kernels.choose("cuda")
     assert "BGN_BACKEND='cuda'" in run("cuda").stderr
 
 

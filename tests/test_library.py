@@ -14,12 +14,10 @@ import pytest
 import torch
 
 import bgn
-from bgn.backends import native, reference
-from bgn.backends.library import load
+from bgn.kernels import cpu, definition
+from bgn.kernels.library import load
 
-pytestmark = pytest.mark.skipif(
-    not native.available(), reason=f"the native backend is {native.why_not}"
-)
+pytestmark = pytest.mark.skipif(not cpu.available(), reason=f"the cpu backend is {cpu.why_not}")
 
 
 def test_from_several_python_threads() -> None:
@@ -76,13 +74,13 @@ def test_without_a_library_it_says_why(
     library, why = load()
     assert library is None
     assert words in why
-    monkeypatch.setattr(native, "_found", None)
-    monkeypatch.setattr(native, "why_not", why)
-    monkeypatch.setattr(bgn.backends, "AVAILABLE", {"reference": reference})
-    assert bgn.backends.choose("auto").name == "reference"
-    assert words in bgn.backends.choose("auto").reason
-    with pytest.raises(ValueError, match=f"BGN_BACKEND='native', but native is {words}"):
-        bgn.backends.choose("native")
+    monkeypatch.setattr(cpu, "_found", None)
+    monkeypatch.setattr(cpu, "why_not", why)
+    monkeypatch.setattr(bgn.kernels, "AVAILABLE", {"definition": definition})
+    assert bgn.kernels.choose("auto").name == "definition"
+    assert words in bgn.kernels.choose("auto").reason
+    with pytest.raises(ValueError, match=f"BGN_BACKEND='cpu', but cpu is {words}"):
+        bgn.kernels.choose("cpu")
 
 
 def test_one_openmp_runtime_in_the_process() -> None:
@@ -94,16 +92,16 @@ def test_one_openmp_runtime_in_the_process() -> None:
         "mapped = {line.split()[-1] for line in open('/proc/self/maps')}\n"
         "print(bgn.info().backend, *(file for file in mapped if 'libgomp' in file or 'libomp' in file))"
     )
-    environment = {**os.environ, "BGN_BACKEND": "native"}
+    environment = {**os.environ, "BGN_BACKEND": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     backend, *loaded = done.stdout.split()
-    assert backend == "native"
+    assert backend == "cpu"
     assert len(loaded) == 1, loaded
 
 
-@pytest.mark.parametrize(("variable", "warned"), [(None, True), ("reference", False)])
+@pytest.mark.parametrize(("variable", "warned"), [(None, True), ("definition", False)])
 def test_a_missing_library_is_announced_once_unless_it_is_not_wanted(
     variable: str | None, warned: bool
 ) -> None:
@@ -120,5 +118,5 @@ def test_a_missing_library_is_announced_once_unless_it_is_not_wanted(
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "reference"
-    assert done.stderr.count("the native backend of bgn is not built") == warned
+    assert done.stdout.strip() == "definition"
+    assert done.stderr.count("the cpu backend of bgn is not built") == warned

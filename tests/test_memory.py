@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from bgn.backends import native
+from bgn.kernels import cpu
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not native.available(), reason=f"the native backend is {native.why_not}"),
+    pytest.mark.skipif(not cpu.available(), reason=f"the cpu backend is {cpu.why_not}"),
     pytest.mark.skipif(
         not sys.platform.startswith("linux"), reason="the peak of memory is read as Linux gives it"
     ),

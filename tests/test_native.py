@@ -12,14 +12,12 @@ from torch import Tensor
 
 import bgn
 from bgn import functional as F
-from bgn.backends import native, reference
-from bgn.backends.running import Running
+from bgn.kernels import cpu, definition
 from bgn.partition import Partition, channel_groups, slices
+from bgn.running import Running
 from tests.tolerance import TOLERANCES, assert_close
 
-pytestmark = pytest.mark.skipif(
-    not native.available(), reason=f"the native backend is {native.why_not}"
-)
+pytestmark = pytest.mark.skipif(not cpu.available(), reason=f"the cpu backend is {cpu.why_not}")
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
@@ -128,10 +126,10 @@ def test_the_same_as_the_reference_in_float64(
         call = lambda backend: lambda x, w, b: backend.positional(x, w, b, 1e-5)  # noqa: E731
     else:
         call = lambda backend: lambda x, w, b: backend.train(x, part, w, b, 1e-5)  # noqa: E731
-    assert native.serves(x, weight, bias)
-    ours = run(call(native), x, weight, bias, gy)
+    assert cpu.serves(x, weight, bias)
+    ours = run(call(cpu), x, weight, bias, gy)
     exact = run(
-        call(reference), *(t.double() if t is not None else None for t in (x, weight, bias, gy))
+        call(definition), *(t.double() if t is not None else None for t in (x, weight, bias, gy))
     )
     assert_as_exact(ours, exact, dtype)
     assert ours[0].dtype == ours[1].dtype == dtype
@@ -159,8 +157,8 @@ def test_running_statistics_as_the_reference(
         for d in (kept, torch.float64)
     )
     before = ours.mean._version
-    native.train(x, part, None, None, 1e-5, ours)
-    reference.train(x.double(), part, None, None, 1e-5, exact)
+    cpu.train(x, part, None, None, 1e-5, ours)
+    definition.train(x.double(), part, None, None, 1e-5, exact)
     assert_close(ours.mean, exact.mean, kept)
     assert_close(ours.var, exact.var, kept)
     assert ours.counter is not None
@@ -177,12 +175,12 @@ def test_every_half_precision_number_is_read_and_written_as_torch_does(
     part = slices(1, 1, x.numel(), 1)
     mean, var, weight = torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([1.7])
     factor = (1 / torch.tensor(1.0, dtype=torch.float64).sqrt()).float() * weight
-    native.library.use_avx2(wide)
+    cpu.library.use_avx2(wide)
     try:
-        same = native.apply(x, part, mean, var, None, None, 0.0)
-        scaled = native.apply(x, part, mean, var, weight, None, 0.0)
+        same = cpu.apply(x, part, mean, var, None, None, 0.0)
+        scaled = cpu.apply(x, part, mean, var, weight, None, 0.0)
     finally:
-        native.library.use_avx2(1)
+        cpu.library.use_avx2(1)
     assert torch.equal(same.isnan(), x.isnan())
     assert torch.equal(same[~x.isnan()], x[~x.isnan()])
     expected = (x.float() * factor).to(dtype)
@@ -211,9 +209,9 @@ def everything(
     part, whole = slices(N, C, P, G, B), slices(N, C, P, G)
     mean, var = random((G,), dtype, 4), random((G,), dtype, 5).square() + 1
     return [
-        *run(lambda x, w, b: native.train(x, part, w, b, 1e-5), x, weight, bias, gy),
-        *run(lambda x, w, b: native.apply(x, whole, mean, var, w, b, 1e-5), x, weight, bias, gy),
-        *run(lambda x, w, b: native.positional(x, w, b, 1e-5), x, weight, bias, gy),
+        *run(lambda x, w, b: cpu.train(x, part, w, b, 1e-5), x, weight, bias, gy),
+        *run(lambda x, w, b: cpu.apply(x, whole, mean, var, w, b, 1e-5), x, weight, bias, gy),
+        *run(lambda x, w, b: cpu.positional(x, w, b, 1e-5), x, weight, bias, gy),
     ]
 
 
@@ -235,10 +233,10 @@ def test_bits_do_not_depend_on_the_threads(case: Any, layout: str) -> None:
 def test_the_baseline_instruction_set(case: Any, layout: str, dtype: torch.dtype) -> None:
     wide = everything(*case, layout, dtype)
     try:
-        assert native.library.use_avx2(0) == 0
+        assert cpu.library.use_avx2(0) == 0
         narrow = everything(*case, layout, dtype)
     finally:
-        native.library.use_avx2(1)
+        cpu.library.use_avx2(1)
     assert_as_exact(narrow, [t.double() for t in wide], dtype)
 
 
@@ -253,9 +251,9 @@ def test_outputs_that_go_past_the_caches(layout: str, dtype: torch.dtype, G: int
     assert x.numel() * x.element_size() >= 16 << 20
     part = slices(5, 16, 350 * 351, G)
     weight, bias = random((16,), torch.float32, 2), random((16,), torch.float32, 3)
-    ours = run(lambda x, w, b: native.train(x, part, w, b, 1e-5), x, weight, bias, gy)
+    ours = run(lambda x, w, b: cpu.train(x, part, w, b, 1e-5), x, weight, bias, gy)
     exact = run(
-        lambda x, w, b: reference.train(x, part, w, b, 1e-5),
+        lambda x, w, b: definition.train(x, part, w, b, 1e-5),
         x.double(),
         weight.double(),
         bias.double(),
@@ -267,7 +265,7 @@ def test_outputs_that_go_past_the_caches(layout: str, dtype: torch.dtype, G: int
 def test_it_is_used_where_it_serves_and_only_there() -> None:
     norm = bgn.BatchGroupNorm2d(4, 2)
     x = torch.randn(2, 4, 3, 3)
-    served = lambda t: native.serves(t, norm.weight, norm.bias)  # noqa: E731
+    served = lambda t: cpu.serves(t, norm.weight, norm.bias)  # noqa: E731
     for dtype, layout in itertools.product([torch.float32, torch.bfloat16, torch.float16], LAYOUTS):
         given = laid_out(x.to(dtype), layout)
         assert served(given)
@@ -360,12 +358,12 @@ def test_nothing_but_x_is_kept_for_the_backward_pass() -> None:
 
 
 def test_many_shapes_do_not_pile_up(monkeypatch: Any) -> None:
-    monkeypatch.setattr(native, "_PLANS", 5)
+    monkeypatch.setattr(cpu, "_PLANS", 5)
     monkeypatch.setattr(F, "_REMEMBERED", 5)
     norm = bgn.BatchGroupNorm2d(2, 1)
     for size in range(1, 20):
         norm(torch.randn(2, 2, size, 1))
-    assert max(len(native._plans), len(native._lanes), len(F._partitions)) <= 5
+    assert max(len(cpu._plans), len(cpu._lanes), len(F._partitions)) <= 5
 
 
 def test_nan_and_infinity_stay_in_their_group() -> None:

@@ -7,13 +7,11 @@ import torch
 from torch import Tensor
 
 import bgn
-from bgn.backends import native, reference
+from bgn.kernels import cpu, definition
 from bgn.partition import slices
 from tests.tolerance import assert_close
 
-pytestmark = pytest.mark.skipif(
-    not native.available(), reason=f"the native backend is {native.why_not}"
-)
+pytestmark = pytest.mark.skipif(not cpu.available(), reason=f"the cpu backend is {cpu.why_not}")
 
 
 def arguments(dtype: torch.dtype, layout: str, G: int, B: int, affine: bool) -> tuple[Any, ...]:
@@ -55,12 +53,12 @@ def test_the_same_as_the_eager_path_to_the_bit(dtype: torch.dtype, layout: str) 
         y = (
             torch.ops.bgn.normalise(x, weight, bias, B, G, False, eps)[0]
             if op
-            else native.train(x, part, weight, bias, eps)
+            else cpu.train(x, part, weight, bias, eps)
         )
         y.backward(torch.ones_like(y).cumsum(0))
         results.append((y, x.grad, weight.grad, bias.grad))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-    exact = reference.train(
+    exact = definition.train(
         x.detach().double(), part, weight.detach().double(), bias.detach().double(), eps
     )
     assert_close(results[0][0], exact, dtype)

@@ -13,7 +13,7 @@ from torch import distributed as dist
 from torch import multiprocessing as mp
 
 import bgn
-from bgn.kinds import identify
+from bgn.surgery.kinds import identify
 
 pytestmark = pytest.mark.skipif(
     not dist.is_available(), reason="torch was built without torch.distributed"

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from bgn.functional import batch_group_norm
 from bgn.groups import nearest_groups
-from bgn.kinds import Kind
-from bgn.transfer import transfer
+from bgn.surgery.kinds import Kind
+from bgn.surgery.transfer import transfer
 from tests.tolerance import assert_close
 
 

@@ -7,12 +7,7 @@
 from bgn import functional
 from bgn._info import info
 from bgn._version import __version__
-from bgn.convert import convert, regroup
-from bgn.describe import describe
-from bgn.domains import DomainNorm, convert_domains, domain, keep_domain
 from bgn.factory import norm_layer
-from bgn.fold import fold
-from bgn.freeze import freeze, unfreeze
 from bgn.groups import auto_groups, nearest_groups, paper_groups
 from bgn.layers import (
     BatchGroupNorm1d,
@@ -22,7 +17,12 @@ from bgn.layers import (
     GroupNorm,
     PositionalNorm2d,
 )
-from bgn.recalibrate import recalibrate
+from bgn.surgery.convert import convert, regroup
+from bgn.surgery.describe import describe
+from bgn.surgery.domains import DomainNorm, convert_domains, domain, keep_domain
+from bgn.surgery.fold import fold
+from bgn.surgery.freeze import freeze, unfreeze
+from bgn.surgery.recalibrate import recalibrate
 from bgn.sync import SyncBatchGroupNorm, SyncGeneralBatchGroupNorm2d, convert_sync
 
 __all__ = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bgn import backends
+from bgn import kernels
 from bgn._version import __version__
 
 
@@ -48,7 +48,7 @@ def info() -> Info:
         torch=torch.__version__,
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
-        backends=tuple(backends.AVAILABLE),
-        backend=backends.choice.name,
-        reason=backends.choice.reason,
+        backends=tuple(kernels.AVAILABLE),
+        backend=kernels.choice.name,
+        reason=kernels.choice.reason,
     )

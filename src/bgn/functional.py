@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from bgn import checks
-from bgn.backends import backend as backend  # the layers use it too
-from bgn.backends import reference
-from bgn.backends.native import PLAIN
-from bgn.backends.running import Running
+from bgn.kernels import backend as backend  # the layers use it too
+from bgn.kernels import definition
+from bgn.kernels.cpu import PLAIN
 from bgn.partition import Partition, channel_groups, slices
+from bgn.running import Running
 
 __all__ = ["batch_group_norm", "general_batch_group_norm", "group_norm", "positional_norm"]
 
@@ -244,9 +244,9 @@ def _affine(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor
     """What remains for a tensor without elements: nothing to normalise, and gradients of zero for everything."""
     output = input.clone()
     if weight is not None:
-        output = output * reference.per_channel(weight, input)
+        output = output * definition.per_channel(weight, input)
     if bias is not None:
-        output = output + reference.per_channel(bias, input)
+        output = output + definition.per_channel(bias, input)
     return output.to(input.dtype)
 
 

@@ -19,9 +19,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from bgn import checks
 from bgn import functional as F
 from bgn._fx import leaf as fx_leaf
-from bgn.backends.running import Running
 from bgn.groups import AUTO, auto_groups, warn_of_one_image
 from bgn.partition import Partition, channel_groups, num_channel_groups, slices
+from bgn.running import Running
 
 __all__ = [
     "BatchGroupNorm1d",

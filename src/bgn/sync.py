@@ -15,12 +15,12 @@ from torch.autograd.function import once_differentiable
 
 from bgn import checks
 from bgn import functional as F
-from bgn._surgery import inherit, replace
-from bgn.backends import reference
-from bgn.backends.running import Running, update
+from bgn.kernels import definition
 from bgn.layers import GeneralBatchGroupNorm2d, _BatchWideNorm, _recomputing
 from bgn.moments import Moments, merged
 from bgn.partition import Partition
+from bgn.running import Running, update
+from bgn.surgery.modules import inherit, replace
 
 
 class _Synchronised(_BatchWideNorm):
@@ -150,7 +150,7 @@ def _synchronised(layer: nn.Module, process_group: Any) -> nn.Module | None:
 
 
 class _Normalise(torch.autograd.Function):
-    """As the reference backend, but statistics and their gradients are those of all processes."""
+    """As the definition backend, but statistics and their gradients are those of all processes."""
 
     @staticmethod
     def forward(
@@ -230,7 +230,7 @@ def _of_units(gy: Tensor, ctx: Any) -> Gradients:
     x, weight, count, mean, var = ctx.saved_tensors
     part: Partition = ctx.part
     rstd, wide = torch.rsqrt(var + ctx.eps), mean.dtype
-    centred = x.to(wide) - reference.spread(mean[None], part, x)
+    centred = x.to(wide) - definition.spread(mean[None], part, x)
     # per unit: the sums of gy and of gy * (x - mean); then per channel and, weighted, per group
     units = (part.N, part.units, part.unit_size)
     sums = torch.stack(
@@ -246,9 +246,11 @@ def _of_units(gy: Tensor, ctx: Any) -> Gradients:
         g = (
             gy.to(wide)
             if weight is None
-            else gy.to(wide) * reference.per_channel(weight.to(wide), x)
+            else gy.to(wide) * definition.per_channel(weight.to(wide), x)
         )
-        r, shift, slope = (reference.spread(t[None], part, x) for t in (rstd, s, q * rstd.square()))
+        r, shift, slope = (
+            definition.spread(t[None], part, x) for t in (rstd, s, q * rstd.square())
+        )
         gx = (r * (g - shift - centred * slope)).to(x.dtype)
     if weight is not None and ctx.needs_input_grad[1]:
         per_channel = torch.zeros(part.C, dtype=wide, device=x.device)
@@ -273,7 +275,7 @@ def _gathered(x: Tensor, part: Partition, group: Any) -> Moments:
     own = torch.zeros(3, part.G, dtype=wide, device=x.device)
     if x.numel():
         stats = F.backend.statistics(x, part)
-        own[0], own[1], own[2] = reference.count(part, stats.mean), stats.mean[0], stats.M2[0]
+        own[0], own[1], own[2] = definition.count(part, stats.mean), stats.mean[0], stats.M2[0]
     everybody = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     dist.all_gather(everybody, own, group=group)
     return merged(torch.stack(everybody, 1))

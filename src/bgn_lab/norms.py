@@ -9,8 +9,8 @@ from typing import Protocol
 from torch import nn
 
 import bgn
-from bgn.describe import visit
 from bgn.groups import enough_groups
+from bgn.surgery.describe import visit
 from bgn_lab.paper import NORMALISERS
 from bgn_lab.recipe import Recipe
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bgn
-from bgn.kinds import normalisers
+from bgn.surgery.kinds import normalisers
 from tests.tolerance import assert_close
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bgn import layers
-from bgn.kinds import identify, normalisers
+from bgn.surgery.kinds import identify, normalisers
 from bgn_lab import experiments
 from bgn_lab.experiments.adversarial import AdversarialRecipe
 from bgn_lab.models.wide_resnet import wide_resnet

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from bgn.kinds import normalisers
+from bgn.surgery.kinds import normalisers
 from bgn_lab import experiments
 from bgn_lab.agents import zipf
 from bgn_lab.experiments.manas import ManasRecipe

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bgn.factory import NAMES
-from bgn.kinds import normalisers
+from bgn.surgery.kinds import normalisers
 from bgn_lab import models, norms
 from bgn_lab.models.mobilenet import MobileNetV2, mobilenet_v2
 from bgn_lab.recipe import Recipe

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from bgn.kinds import normalisers
+from bgn.surgery.kinds import normalisers
 from bgn_lab import experiments
 from bgn_lab.cli import main
 from bgn_lab.experiments.cells import cut_out

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import bgn
 from bgn.factory import NAMES
 from bgn.groups import enough_groups
-from bgn.kinds import identify, normalisers
+from bgn.surgery.kinds import identify, normalisers
 from bgn_lab import experiments, norms
 from bgn_lab.models import pretrained
 from bgn_lab.models.mobilenet import MobileNetV2, mobilenet_v2

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bgn.factory import NAMES
-from bgn.kinds import normalisers
+from bgn.surgery.kinds import normalisers
 from bgn_lab import norms
 from bgn_lab.models.resnet import MODELS, resnet
 from bgn_lab.recipe import Recipe

@@ -11,7 +11,7 @@ from studies.which_g_report import entries, regrets, tables
 from torch import nn
 
 import bgn
-from bgn.kinds import identify, normalisers
+from bgn.surgery.kinds import identify, normalisers
 from bgn_lab import experiments, norms
 from bgn_lab.models.resnet import resnet
 from bgn_lab.recipe import Recipe

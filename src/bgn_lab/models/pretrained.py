@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import bgn
-from bgn.kinds import BATCH_WIDE, normalisers
+from bgn.surgery.kinds import BATCH_WIDE, normalisers
 from bgn_lab import norms
 from bgn_lab.norms import Norm
 from bgn_lab.recipe import Recipe

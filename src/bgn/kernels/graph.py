@@ -1,7 +1,7 @@
 """The native backend as registered operators, for torch.compile: a compiled graph sees one node, forward and backward.
 
 They are functional, as torch.library wants operators with derivatives to be: statistics are returned, and the caller moves the
-running ones. In eager mode a plain call is cheaper (:mod:`bgn.backends.native`); both run the same C code.
+running ones. In eager mode a plain call is cheaper (:mod:`bgn.kernels.cpu`); both run the same C code.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bgn.backends import native
+from bgn.kernels import cpu
 from bgn.partition import Partition
 
 _LIBRARY: Any = torch.library.Library("bgn", "DEF")  # type: ignore[no-untyped-call]
@@ -38,10 +38,10 @@ def _normalise(
     whole_channels: bool,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    readable = native._readable(x)
-    plan = native._plan(readable, _partition(x, B, G, whole_channels))
+    readable = cpu._readable(x)
+    plan = cpu._plan(readable, _partition(x, B, G, whole_channels))
     weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
-    y, stats = native._forward(readable, weight, bias, plan, eps, None)
+    y, stats = cpu._forward(readable, weight, bias, plan, eps, None)
     mean, m2, rstd = (
         t.clone() for t in torch.frombuffer(stats, dtype=plan.statistics).view(3, B, G)
     )
@@ -59,7 +59,7 @@ def _fake_normalise(
     whole_channels: bool,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    mean, m2, rstd = (x.new_empty(B, G, dtype=native._STATISTICS[x.dtype]) for _ in range(3))
+    mean, m2, rstd = (x.new_empty(B, G, dtype=cpu._STATISTICS[x.dtype]) for _ in range(3))
     return torch.empty_like(x), mean, m2, rstd
 
 
@@ -72,8 +72,8 @@ def _normalise_backward(
     G: int,
     whole_channels: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    readable = native._readable(x)
-    plan = native._plan(readable, _partition(x, mean.shape[0], G, whole_channels))
+    readable = cpu._readable(x)
+    plan = cpu._plan(readable, _partition(x, mean.shape[0], G, whole_channels))
     weight = None if weight is None else weight.contiguous()
     gx = torch.empty_like(readable)
     gw, gb = (
@@ -81,7 +81,7 @@ def _normalise_backward(
         for _ in range(2)
     )
     low = gw.dtype is not plan.statistics
-    native._backward(
+    cpu._backward(
         gy, readable, gx, weight, gw, gb, plan, mean.data_ptr(), rstd.data_ptr(), low, frozen=False
     )
     if gx.stride() != x.stride():
@@ -99,9 +99,7 @@ def _fake_normalise_backward(
     whole_channels: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     gw, gb = (
-        x.new_empty(
-            x.shape[1], dtype=native._STATISTICS[x.dtype] if weight is None else weight.dtype
-        )
+        x.new_empty(x.shape[1], dtype=cpu._STATISTICS[x.dtype] if weight is None else weight.dtype)
         for _ in range(2)
     )
     return torch.empty_like(x), gw, gb
@@ -123,7 +121,7 @@ def _derivative(ctx: Any, gy: Tensor, *_: Any) -> Any:
     return gx, None if weight is None else gw, gb if ctx.has_bias else None, None, None, None, None
 
 
-if native.available():
+if cpu.available():
     _LIBRARY.impl("normalise", _normalise, "CPU")
     _LIBRARY.impl("normalise_backward", _normalise_backward, "CPU")
     torch.library.register_fake("bgn::normalise", _fake_normalise, lib=_LIBRARY)

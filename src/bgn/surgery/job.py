@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from bgn import layers
-from bgn._surgery import inherit
-from bgn.freeze import Frozen, freeze_layer
-from bgn.kinds import Kind
-from bgn.support import activate, is_activated
-from bgn.transfer import Transfer, transfer
+from bgn.surgery.freeze import Frozen, freeze_layer
+from bgn.surgery.kinds import Kind
+from bgn.surgery.modules import inherit
+from bgn.surgery.support import activate, is_activated
+from bgn.surgery.transfer import Transfer, transfer
 
 
 @dataclass

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from bgn import checks, layers
-from bgn._job import Job, carry_out, new_parameters, no_inverse, plan
-from bgn._optimizer import add_parameters, carry_state, unknown_state
-from bgn._surgery import listed, replace
-from bgn.describe import visit
 from bgn.factory import NAMES, PAPER_CHANNEL_GROUPS
 from bgn.groups import AUTO, Groups, auto_groups, nearest_groups, resolve, warn_of_one_image
-from bgn.kinds import Kind, identify, is_frozen_batch_norm, normalisers
-from bgn.support import model_spatial, refusal
+from bgn.surgery.describe import visit
+from bgn.surgery.job import Job, carry_out, new_parameters, no_inverse, plan
+from bgn.surgery.kinds import Kind, identify, is_frozen_batch_norm, normalisers
+from bgn.surgery.modules import listed, replace
+from bgn.surgery.optimizer import add_parameters, carry_state, unknown_state
+from bgn.surgery.support import model_spatial, refusal
 
 OPTIONS = ("eps", "momentum", "affine", "track_running_stats", "batch_blocks")
 LARGE = 100.0  # growth of rounding errors that is worth a word

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from bgn import checks
-from bgn._optimizer import add_parameters
-from bgn._surgery import move_hooks, replace
-from bgn.kinds import normalisers
+from bgn.surgery.kinds import normalisers
+from bgn.surgery.modules import move_hooks, replace
+from bgn.surgery.optimizer import add_parameters
 
 Parts = tuple[tuple[str, int], ...]  # domains and sizes of consecutive parts of a batch
 

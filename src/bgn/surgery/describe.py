@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from bgn import checks
-from bgn._surgery import observed
 from bgn.groups import ENOUGH, auto_groups
-from bgn.kinds import Kind, identify, normalisers
+from bgn.surgery.kinds import Kind, identify, normalisers
+from bgn.surgery.modules import observed
 
 FEW = ENOUGH  # instances per statistic
 

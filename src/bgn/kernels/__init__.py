@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from bgn.backends import native, ops, reference  # noqa: F401  (ops: registered for torch.compile)
-from bgn.backends.running import Running
+from bgn.kernels import cpu, definition, graph  # noqa: F401  (graph: registered for torch.compile)
 from bgn.moments import Moments
 from bgn.partition import Partition
+from bgn.running import Running
 
 
 class Backend(Protocol):
-    """What a backend can do; :mod:`bgn.backends.reference` says what it means."""
+    """What a backend can do; :mod:`bgn.kernels.definition` says what it means."""
 
     def train(
         self,
@@ -76,9 +76,9 @@ class Backend(Protocol):
 
 
 VARIABLE = "BGN_BACKEND"
-AVAILABLE: dict[str, Backend] = {"native": native, "reference": reference}  # best first
-if not native.available():
-    del AVAILABLE["native"]
+AVAILABLE: dict[str, Backend] = {"cpu": cpu, "definition": definition}  # best first
+if not cpu.available():
+    del AVAILABLE["cpu"]
 
 
 class Choice(NamedTuple):
@@ -91,11 +91,11 @@ class Choice(NamedTuple):
 def choose(asked: str) -> Choice:
     """The backend to use when the environment asks for ``asked``."""
     if asked == "auto":
-        missing = "" if native.available() else f"; native is {native.why_not}"
+        missing = "" if cpu.available() else f"; cpu is {cpu.why_not}"
         return Choice(next(iter(AVAILABLE)), f"the best one available{missing}")
-    if asked == "native" and not native.available():
+    if asked == "cpu" and not cpu.available():
         raise ValueError(
-            f"{VARIABLE}='native', but native is {native.why_not}; accepted: auto, {', '.join(AVAILABLE)}"
+            f"{VARIABLE}='cpu', but cpu is {cpu.why_not}; accepted: auto, {', '.join(AVAILABLE)}"
         )
     if asked not in AVAILABLE:
         raise ValueError(
@@ -106,10 +106,10 @@ def choose(asked: str) -> Choice:
 
 choice = choose(os.environ.get(VARIABLE, "auto"))
 backend = AVAILABLE[choice.name]
-if VARIABLE not in os.environ and not native.available():
+if VARIABLE not in os.environ and not cpu.available():
     warnings.warn(
-        f"the native backend of bgn is {native.why_not}; the reference backend is used, which is several times slower on a"
-        f" CPU ({VARIABLE}=reference says that this is wanted)",
+        f"the cpu backend of bgn is {cpu.why_not}; the definition backend is used, which is several times slower on a"
+        f" CPU ({VARIABLE}=definition says that this is wanted)",
         RuntimeWarning,
         stacklevel=2,
     )

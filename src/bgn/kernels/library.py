@@ -1,4 +1,4 @@
-"""The shared library of the native backend: where it is, its functions, and its plans."""
+"""The shared library of the cpu backend: where it is, its functions, and its plans."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bgn.kinds import Kind
+from bgn.surgery.kinds import Kind
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
-from bgn._surgery import inherit, listed, replace, without_hooks
-from bgn.kinds import Kind, identify, normalisers
-from bgn.support import is_activated, is_plain
+from bgn.surgery.kinds import Kind, identify, normalisers
+from bgn.surgery.modules import inherit, listed, replace, without_hooks
+from bgn.surgery.support import is_activated, is_plain
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED, nn.Linear)

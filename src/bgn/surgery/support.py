@@ -11,9 +11,9 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from bgn import layers
 from bgn._fx import leaf
-from bgn._mixin import Mixed, mixed
-from bgn.freeze import Frozen
-from bgn.kinds import is_frozen_batch_norm
+from bgn.surgery.freeze import Frozen
+from bgn.surgery.kinds import is_frozen_batch_norm
+from bgn.surgery.mixin import Mixed, mixed
 
 # a class whose forward is one of these normalises and does nothing else
 _PLAIN_FORWARDS = {

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bgn.transfer import Transfer
+from bgn.surgery.transfer import Transfer
 
 _FIRST = ("momentum_buffer", "exp_avg")
 _SECOND = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum")

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from bgn._mixin import Mixed, mixed
-from bgn.kinds import is_frozen_batch_norm, normalisers
+from bgn.surgery.kinds import is_frozen_batch_norm, normalisers
+from bgn.surgery.mixin import Mixed, mixed
 
 
 class Frozen(Mixed):

@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bgn.backends.running import Running, update
 from bgn.moments import Moments, moments
 from bgn.partition import Partition
+from bgn.running import Running, update
 
 
 def statistics(x: Tensor, part: Partition) -> Moments:

@@ -1,8 +1,8 @@
 """The fast path on the CPU: plain C and OpenMP on the tensors' memory, called through ctypes.
 
 Contiguous and channels_last, float32, float64, bfloat16 and float16 (with parameters of that type or of float32); other strides
-are copied. Compiled graphs get an operator (:mod:`bgn.backends.ops`) that runs the same code. Everything that has no memory to
-look at (other devices, torch.func, forward-mode derivatives, exported graphs) goes to the reference backend, which this one is
+are copied. Compiled graphs get an operator (:mod:`bgn.kernels.graph`) that runs the same code. Everything that has no memory to
+look at (other devices, torch.func, forward-mode derivatives, exported graphs) goes to the definition backend, which this one is
 tested against.
 """
 
@@ -17,8 +17,8 @@ from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
-from bgn.backends import reference
-from bgn.backends.library import (
+from bgn.kernels import definition
+from bgn.kernels.library import (
     BY_ROWS,
     CHANNELS_LAST,
     POSITIONAL,
@@ -28,9 +28,9 @@ from bgn.backends.library import (
     Plan,
     load,
 )
-from bgn.backends.running import Running, update
 from bgn.moments import Moments
 from bgn.partition import Partition
+from bgn.running import Running, update
 
 library: Library
 _found, why_not = load()
@@ -94,7 +94,7 @@ def serves(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
 
 
 def _in_graph(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether a graph that is compiled gets the operator of :mod:`bgn.backends.ops`; an exported one needs nothing of bgn."""
+    """Whether a graph that is compiled gets the operator of :mod:`bgn.kernels.graph`; an exported one needs nothing of bgn."""
     statistics = _STATISTICS.get(x.dtype)
     if (
         statistics is None
@@ -190,7 +190,7 @@ def _forward(
     elif running is not None:
         part = plan.part
         mean, m2, _ = torch.frombuffer(stats, dtype=plan.statistics).view(3, part.B, part.G)
-        update(running, Moments(reference.count(part, mean), mean, m2))
+        update(running, Moments(definition.count(part, mean), mean, m2))
     return y, stats
 
 
@@ -323,11 +323,11 @@ def _differentiable(
     with torch.enable_grad():
         if ctx.given is not None:
             mean, var = ctx.given
-            y = reference.apply(x, ctx.plan.part, mean, var, weight, bias, ctx.eps)
+            y = definition.apply(x, ctx.plan.part, mean, var, weight, bias, ctx.eps)
         elif ctx.plan.positional:
-            y = reference.positional(x, weight, bias, ctx.eps)
+            y = definition.positional(x, weight, bias, ctx.eps)
         else:
-            y = reference.train(x, ctx.plan.part, weight, bias, ctx.eps)
+            y = definition.train(x, ctx.plan.part, weight, bias, ctx.eps)
         inputs = [
             t for t, need in zip((x, weight, bias), needs, strict=True) if need and t is not None
         ]
@@ -370,16 +370,16 @@ def train(
     eps: float,
     running: Running | None = None,
 ) -> Tensor:
-    """See :func:`bgn.backends.reference.train`."""
+    """See :func:`bgn.kernels.definition.train`."""
     if torch.compiler.is_compiling() and _in_graph(x, weight, bias):
         y, mean, m2, _ = torch.ops.bgn.normalise(
             x, weight, bias, part.B, part.G, part.whole_channels, eps
         )
         if running is not None:
-            update(running, Moments(reference.count(part, mean), mean, m2))
+            update(running, Moments(definition.count(part, mean), mean, m2))
         return y  # type: ignore[no-any-return]
     if not serves(x, weight, bias):
-        return reference.train(x, part, weight, bias, eps, running)
+        return definition.train(x, part, weight, bias, eps, running)
     x = _readable(x)
     return _run(x, weight, bias, _plan(x, part), eps, running, None)
 
@@ -393,11 +393,11 @@ def apply(
     bias: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """See :func:`bgn.backends.reference.apply`."""
+    """See :func:`bgn.kernels.definition.apply`."""
     if not serves(x, weight, bias) or not all(
         type(t) is Tensor and t.is_cpu and not t.requires_grad and _literal(t) for t in (mean, var)
     ):
-        return reference.apply(x, part, mean, var, weight, bias, eps)
+        return definition.apply(x, part, mean, var, weight, bias, eps)
     x = _readable(x)
     plan = _plan(x, part)
     if not (
@@ -408,20 +408,20 @@ def apply(
 
 
 def statistics(x: Tensor, part: Partition) -> Moments:
-    """See :func:`bgn.backends.reference.statistics`; they come with an output that nobody needs."""
+    """See :func:`bgn.kernels.definition.statistics`; they come with an output that nobody needs."""
     if not serves(x, None, None):
-        return reference.statistics(x, part)
+        return definition.statistics(x, part)
     x = _readable(x)
     plan = _plan(x, part)
     _, stats = _forward(x, None, None, plan, 1.0, None)
     mean, m2, _ = torch.frombuffer(stats, dtype=plan.statistics).view(3, part.B, part.G)
-    return Moments(reference.count(part, mean), mean, m2)
+    return Moments(definition.count(part, mean), mean, m2)
 
 
 def fixed(
     gy: Tensor, x: Tensor, part: Partition, weight: Tensor | None, mean: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See :func:`bgn.backends.reference.fixed`."""
+    """See :func:`bgn.kernels.definition.fixed`."""
     wide = _STATISTICS.get(x.dtype)
     if not (
         serves(x, weight, None)
@@ -430,7 +430,7 @@ def fixed(
         and gy.is_cpu
         and gy.dtype is wide
     ):
-        return reference.fixed(gy, x, part, weight, mean, rstd)
+        return definition.fixed(gy, x, part, weight, mean, rstd)
     x = _readable(x)
     gx, sums = torch.empty_like(x), torch.empty(2, part.C, dtype=wide)
     _backward(
@@ -450,9 +450,9 @@ def fixed(
 
 
 def positional(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """See :func:`bgn.backends.reference.positional`."""
+    """See :func:`bgn.kernels.definition.positional`."""
     if not serves(x, weight, bias):
-        return reference.positional(x, weight, bias, eps)
+        return definition.positional(x, weight, bias, eps)
     x = _readable(x)
     return _run(x, weight, bias, _plan(x, None), eps, None, None)
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from bgn import checks
-from bgn._surgery import listed, observed
-from bgn.backends import reference
-from bgn.freeze import Frozen
-from bgn.kinds import Kind, identify, is_frozen_batch_norm, normalisers
+from bgn.kernels import definition
 from bgn.moments import Moments
 from bgn.partition import channel_groups, slices
+from bgn.surgery.freeze import Frozen
+from bgn.surgery.kinds import Kind, identify, is_frozen_batch_norm, normalisers
+from bgn.surgery.modules import listed, observed
 
 
 @torch.no_grad()
@@ -121,7 +121,7 @@ def _moments(x: Tensor, kind: Kind) -> Moments:
     """Of the whole batch as one block, in float64 where the device has it."""
     N, C = x.shape[:2]
     cut = channel_groups if kind.name == "gbgn" else slices
-    stats = reference.statistics(x, cut(N, C, x[0, 0].numel(), kind.num_groups))
+    stats = definition.statistics(x, cut(N, C, x[0, 0].numel(), kind.num_groups))
     wide = stats.mean.dtype if x.device.type == "mps" else torch.float64
     return Moments(stats.count.to(wide), stats.mean[0].to(wide), stats.M2[0].to(wide))
 

@@ -1,0 +1,1 @@
+"""What is done to the normalizers of a whole model: convert, fold, freeze, recalibrate, describe."""
