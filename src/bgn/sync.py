@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
@@ -20,7 +20,6 @@ from bgn.layers import GeneralBatchGroupNorm2d, _BatchWideNorm, _recomputing
 from bgn.moments import Moments, merged
 from bgn.partition import Partition
 from bgn.running import Running, update
-from bgn.surgery.modules import inherit, replace
 
 
 class _Synchronised(_BatchWideNorm):
@@ -99,54 +98,6 @@ class SyncGeneralBatchGroupNorm2d(_Synchronised, GeneralBatchGroupNorm2d):
     ) -> None:
         super().__init__(num_features, num_groups, 1, *args, **options)
         self.process_group = process_group
-
-
-def convert_sync(model: nn.Module, process_group: Any = None) -> nn.Module:
-    """Give the batch-wide normalisers of a model statistics across processes, in place; returns it (or its replacement).
-
-    BN becomes :class:`SyncBatchGroupNorm` with one group per channel, which is the same; parameters, buffers, keys, hooks stay.
-    GBGN is converted where it has one block; normalisers with statistics of their own per sample need nothing. Before
-    ``DistributedDataParallel``.
-
-    >>> convert_sync(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[1]
-    SyncBatchGroupNorm(8, num_groups=8, ...)
-    """
-    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
-        raise TypeError(
-            "model is wrapped in DistributedDataParallel, which keeps lists of its buffers; convert model.module first"
-        )
-    found = {layer: _synchronised(layer, process_group) for layer in model.modules()}
-    return replace(model, {old: new for old, new in found.items() if new is not None})
-
-
-def _synchronised(layer: nn.Module, process_group: Any) -> nn.Module | None:
-    """The layer that takes this one's place, or None."""
-    if isinstance(layer, nn.SyncBatchNorm | _Synchronised):
-        return None
-    if getattr(layer, "unsettled", False):
-        raise ValueError(
-            f"the number of groups of {layer} is still to be decided; run a training batch first, or"
-            " bgn.convert(model, num_groups='auto', batch_size=..., sample=...) with the batch size of all processes"
-        )
-    options: dict[str, Any] = {"process_group": process_group, "device": "meta"}
-    new: _Synchronised
-    if isinstance(layer, GeneralBatchGroupNorm2d) and layer.batch_blocks == 1:
-        new = SyncGeneralBatchGroupNorm2d(layer.num_features, layer.num_groups, **options)
-    elif isinstance(layer, GeneralBatchGroupNorm2d):
-        raise ValueError(
-            f"batch_blocks={layer.batch_blocks} of {layer}: blocks across processes are not supported; expected 1"
-        )
-    elif isinstance(layer, _BatchWideNorm):
-        new = SyncBatchGroupNorm(layer.num_features, layer.num_groups, **options)
-    elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
-        new = SyncBatchGroupNorm(layer.num_features, layer.num_features, **options)
-    else:
-        return None
-    for name in ("eps", "momentum", "affine", "track_running_stats"):
-        setattr(new, name, getattr(layer, name))
-    new._parameters, new._buffers = dict(layer._parameters), dict(layer._buffers)
-    inherit(new, layer)
-    return new
 
 
 class _Normalise(torch.autograd.Function):
