@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bgn.partition import channel_groups, num_channel_groups, slices
+from bgn.partition import channel_groups, common_cells, num_channel_groups, slices
 
 sizes = st.integers(1, 12)
 
@@ -51,3 +51,32 @@ def test_channel_groups_are_wide_enough(C: int, G: int) -> None:
         assert len(widths) == G
     if G >= C:
         assert len(widths) == C
+
+
+@given(C=sizes, P=sizes, whole=st.booleans(), data=st.data())
+def test_cells_are_the_runs_with_one_channel_and_one_group(
+    C: int, P: int, whole: bool, data: st.DataObject
+) -> None:
+    G = data.draw(st.integers(1, C * P))
+    part = (channel_groups if whole else slices)(1, C, P, G)
+    length, channel, group = part.cells()
+    assert (length > 0).all()
+    features = torch.stack([torch.arange(C).repeat_interleave(P), part.labels().flatten()])
+    assert torch.equal(channel.repeat_interleave(length), features[0])
+    assert torch.equal(group.repeat_interleave(length), features[1])
+    pairs = torch.stack([channel, group])
+    assert torch.unique(pairs, dim=1).shape == pairs.shape, "each intersection once"
+    assert all(torch.equal(a, b) for a, b in zip(part.cells(), common_cells(part), strict=True)), (
+        "the short way for whole channels gives the same"
+    )
+
+
+@given(C=sizes, P=sizes, data=st.data())
+def test_common_cells_have_one_group_of_each_partition(C: int, P: int, data: st.DataObject) -> None:
+    first = slices(1, C, P, data.draw(st.integers(1, C * P)))
+    second = slices(1, C, P, data.draw(st.integers(1, C * P)))
+    length, channel, *groups = common_cells(first, second)
+    assert (length > 0).all()
+    assert torch.equal(channel.repeat_interleave(length), torch.arange(C).repeat_interleave(P))
+    for part, group in zip((first, second), groups, strict=True):
+        assert torch.equal(group.repeat_interleave(length), part.labels().flatten())

@@ -23,7 +23,8 @@ from bgn.surgery.domains import DomainNorm, convert_domains, domain, keep_domain
 from bgn.surgery.fold import fold
 from bgn.surgery.freeze import freeze, unfreeze
 from bgn.surgery.recalibrate import recalibrate
-from bgn.sync import SyncBatchGroupNorm, SyncGeneralBatchGroupNorm2d, convert_sync
+from bgn.surgery.sync import convert_sync
+from bgn.sync import SyncBatchGroupNorm, SyncGeneralBatchGroupNorm2d
 
 __all__ = [
     "BatchGroupNorm1d",

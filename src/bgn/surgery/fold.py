@@ -283,7 +283,7 @@ def _affine(norm: Any) -> tuple[Tensor, Tensor]:
     assert kind is not None
     part = kind.partition(kind.batch_blocks, 1)
     assert part is not None
-    group = part.group_of_unit(norm.running_mean.device)
+    group = part.cells(norm.running_mean.device).group  # whole channels: a cell is a channel
     scale = (norm.running_var.double()[group] + norm.eps).rsqrt()
     if norm.weight is not None:
         scale = scale * norm.weight.double()

@@ -1,18 +1,20 @@
-"""Running statistics of one partition carried over to another, so that the layer's output at test time stays the same.
+"""Carry running statistics over to another partition, with the same output in eval mode.
 
-A layer with statistics (mu, var) computes ``w * (x - mu) / sqrt(var + eps) + b``. With the new statistics (mu', var') the same
-function of x needs, on every channel,
+A layer with statistics (mu, var) computes ``w * (x - mu) / sqrt(var + eps) + b``. With new
+statistics (mu', var') the same function of x needs, on every channel,
 
     w' = w * sqrt(var' + eps') / sqrt(var + eps)            =: w * scale
     b' = b + w * (mu' - mu) / sqrt(var + eps)               =: b + w * shift
 
-The new statistics follow from the old by the law of total variance, over the pieces (of lengths l) that a new group is made of:
+The new statistics follow from the old ones by the law of total variance, over the cells (of
+lengths l) of a new group:
 
     mu' = sum(l * mu) / sum(l)
     var' = sum(l * (var + (mu - mu')^2)) / sum(l)
 
-The new w and b exist if scale and shift are constant on each channel: exact where each channel lies within one old and one new
-group (BN to G dividing C), or where each new group lies within one old group (BN to G that C divides: scale is 1, shift is 0).
+The new w and b exist if scale and shift are constant on each channel. This holds where each
+channel lies within one old and one new group (BN to G dividing C), and where each new group lies
+within one old group (BN to a multiple of C: scale is 1, shift is 0).
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bgn.partition import common_cells
 from bgn.surgery.kinds import Kind
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """New statistics (G',) and the per-channel change of the affine map (C,); in float64 on the CPU."""
+    """New statistics (G',) and the change of weight and bias (C,), in float64 on the CPU."""
 
     mean: Tensor
     var: Tensor
@@ -37,18 +40,23 @@ class Transfer:
     exact: bool
 
     @property
+    def is_identity(self) -> bool:
+        """Whether weight and bias stay as they are."""
+        return not self.shift.any() and torch.allclose(self.scale, torch.ones_like(self.scale))
+
+    @property
     def amplification(self) -> float:
-        """How much the rounding error of the largest channel grows: (sigma' + |mu' - mu|) / sigma."""
+        """Largest growth of a channel's rounding errors: (sigma' + |mu' - mu|) / sigma."""
         return (self.scale + self.shift.abs()).max().item()
 
 
 def transfer(
     old: Kind, new: Kind, mean: Tensor, var: Tensor, eps: float, new_eps: float
 ) -> Transfer:
-    """Carry statistics (G,) of ``old`` over to ``new``, two batch-wide kinds with the same channels."""
-    length, channel, source, target = _pieces(old, new)
+    """Statistics (G,) of ``old`` for ``new``, two batch-wide kinds with the same channels."""
+    length, channel, source, target, G = _common_cells(old, new)
     mean, var = mean.detach().cpu().double(), var.detach().cpu().double()
-    C, G = old.num_features, _num_statistics(new)
+    C = old.num_features
 
     size = _sum(length, target, G)
     new_mean = _sum(length * mean[source], target, G) / size
@@ -68,31 +76,18 @@ def transfer(
     )
 
 
-def _num_statistics(kind: Kind) -> int:
-    part = kind.partition(1, 1)
-    assert part is not None
-    return part.G if kind.name == "gbgn" else kind.num_groups
+def _common_cells(old: Kind, new: Kind) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """Share of the features, channel, old group and new group of each cell; number of new groups.
 
-
-def _borders(kind: Kind, unit: int) -> Tensor:
-    """The borders of the kind's groups, as integers with D = unit."""
-    if kind.name == "gbgn":
-        part = kind.partition(kind.batch_blocks, 1)
-        assert part is not None
-        return part.starts() * (unit // kind.num_features)
-    return torch.arange(kind.num_groups + 1) * (unit // kind.num_groups)
-
-
-def _pieces(old: Kind, new: Kind) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Cut the features at every border of channels, old groups and new groups: lengths, and where each piece belongs."""
+    The positions are so many that every border of groups is a border of features.
+    """
     C = old.num_features
-    unit = math.lcm(
-        C, old.num_groups, new.num_groups
-    )  # so many parts that every border is a whole number
-    borders = [torch.arange(C + 1) * (unit // C), _borders(old, unit), _borders(new, unit)]
-    cuts: Tensor = torch.unique(torch.cat(borders))
-    where = [torch.searchsorted(border, cuts[:-1], right=True) - 1 for border in borders]
-    return cuts.diff().double() / unit, where[0], where[1], where[2]
+    P = math.lcm(C, old.num_groups, new.num_groups) // C
+    before, after = (kind.partition(kind.batch_blocks, P) for kind in (old, new))
+    assert before is not None
+    assert after is not None
+    length, channel, source, target = common_cells(before, after)
+    return length.double() / before.D, channel, source, target, after.G
 
 
 def _sum(values: Tensor, index: Tensor, size: int) -> Tensor:
@@ -100,7 +95,7 @@ def _sum(values: Tensor, index: Tensor, size: int) -> Tensor:
 
 
 def _distinct(owner: Tensor, item: Tensor, owners: int) -> Tensor:
-    """How many different items each owner has."""
+    """The number of different items of each owner."""
     pairs: Tensor = torch.unique(torch.stack([owner, item]), dim=1)
     return torch.bincount(pairs[0], minlength=owners)
 

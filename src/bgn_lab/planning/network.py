@@ -12,7 +12,7 @@ from torch import nn
 
 import bgn
 from bgn import checks
-from bgn.sync import convert_sync
+from bgn.surgery.sync import convert_sync
 from bgn_lab import norms, paper
 from bgn_lab.models.resnet import MODELS, resnet
 from bgn_lab.planning.grid import Run
