@@ -18,7 +18,9 @@ def positive_int(name: str, value: Any) -> int:
     """The value as an int; refuse everything but 1, 2, 3, ..., of whatever integer type."""
     if type(value) is not int and not isinstance(value, torch.SymInt):
         if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
-            raise TypeError(f"{name}={value!r} is a {type(value).__name__}; expected a positive int")
+            raise TypeError(
+                f"{name}={value!r} is a {type(value).__name__}; expected a positive int"
+            )
         value = operator.index(value)
     if value < 1:
         raise ValueError(f"{name}={value} is not positive; expected an int of at least 1")
@@ -36,11 +38,15 @@ def one_of(name: str, value: Any, accepted: Sequence[str]) -> None:
 def eps(value: Any, training: bool = False) -> None:
     """Refuse an epsilon that could make the square root fail; in training, 0 too, as torch does."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"eps={value!r} is a {type(value).__name__}; expected a float of at least 0")
+        raise TypeError(
+            f"eps={value!r} is a {type(value).__name__}; expected a float of at least 0"
+        )
     if not 0 <= value < float("inf"):
         raise ValueError(f"eps={value} is out of range; expected a finite float of at least 0")
     if training and value == 0:
-        raise ValueError("eps=0 in training divides by zero where values agree; expected more than 0")
+        raise ValueError(
+            "eps=0 in training divides by zero where values agree; expected more than 0"
+        )
 
 
 def momentum(value: Any) -> None:
@@ -93,9 +99,14 @@ def affine(input: Tensor, C: int, weight: Tensor | None, bias: Tensor | None) ->
             same_dtype(name, value, input)
 
 
-def statistics(input: Tensor, part: Partition, mean: Tensor, var: Tensor) -> None:
-    """Refuse running statistics that do not fit the input or want a gradient."""
-    per_channel = part.whole_channels and mean.shape == (part.C,)
+def statistics(
+    input: Tensor, part: Partition, mean: Tensor, var: Tensor, moving: bool = False
+) -> None:
+    """Refuse running statistics that do not fit the input or want a gradient.
+
+    Those that a batch moves may have an entry per channel, where groups are whole channels.
+    """
+    per_channel = moving and part.whole_channels and mean.shape == (part.C,)
     size, per = (part.C, "channel") if per_channel else (part.G, "group")
     for name, value in ("running_mean", mean), ("running_var", var):
         vector(name, value, size, per)

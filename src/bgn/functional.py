@@ -51,6 +51,8 @@ def batch_group_norm(
     """
     num_groups = checks.positive_int("num_groups", num_groups)
     plan = kernels.plan(slices, input, num_groups)
+    for name, value in ("running_mean", running_mean), ("running_var", running_var):
+        checks.vector(name, value, plan.part.G, "group")
     running, given = _statistics(running_mean, running_var, training, momentum, counter)
     return batch_wide(input, plan, weight, bias, eps, running, given)
 
@@ -77,6 +79,8 @@ def general_batch_group_norm(
     num_groups = checks.positive_int("num_groups", num_groups)
     batch_blocks = checks.positive_int("batch_blocks", batch_blocks)
     plan = kernels.plan(channel_groups, input, num_groups, batch_blocks if training else 1)
+    for name, value in ("running_mean", running_mean), ("running_var", running_var):
+        checks.vector(name, value, plan.part.G, "group")
     running, given = _statistics(running_mean, running_var, training, momentum, counter)
     return batch_wide(input, plan, weight, bias, eps, running, given)
 
@@ -166,7 +170,7 @@ def _empty_batch(
     """Count the batch, as nn.BatchNorm2d does; there is nothing else to do."""
     checks.affine(input, plan.part.C, weight, bias)
     if running is not None:
-        checks.statistics(input, plan.part, running.mean, running.var)
+        checks.statistics(input, plan.part, running.mean, running.var, moving=True)
         if running.counter is not None:
             running.counter.add_(1)
     elif given is not None:

@@ -38,6 +38,13 @@ def _recomputing() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
+def _not_scriptable(layer: nn.Module) -> Exception:
+    return RuntimeError(
+        f"torch.jit.script cannot compile {type(layer).__name__}; use torch.jit.trace or"
+        " torch.export, or script what bgn.fold(model) or bgn.convert(model, 'bn') gives"
+    )
+
+
 class _BatchWideNorm(_NormBase):
     """What BGN and GBGN share: statistics over the batch, and running averages for test time."""
 
@@ -89,6 +96,9 @@ class _BatchWideNorm(_NormBase):
         self.reset_running_stats()
         _reset_affine(self)
 
+    def __prepare_scriptable__(self) -> Any:
+        raise _not_scriptable(self)
+
     @property
     def num_statistics(self) -> int:
         """Entries of running_mean and running_var.
@@ -97,6 +107,15 @@ class _BatchWideNorm(_NormBase):
         their shape when the number of groups is decided.
         """
         return self.num_features if self.auto else self.num_groups
+
+    def resolve_groups(self, num_groups: int) -> None:
+        """Set the number of groups; running statistics start anew where their number changes."""
+        self.num_groups = checks.positive_int("num_groups", num_groups)
+        self.undecided = False
+        mean, var = self.running_mean, self.running_var
+        if mean is not None and var is not None and len(mean) != self.num_statistics:
+            self.running_mean = mean.new_zeros(self.num_statistics)
+            self.running_var = var.new_ones(self.num_statistics)
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
@@ -323,6 +342,9 @@ class GroupNorm(nn.GroupNorm):
         if affine and not bias:
             self.register_parameter("bias", None)
 
+    def __prepare_scriptable__(self) -> Any:
+        raise _not_scriptable(self)
+
     def reset_parameters(self) -> None:
         """Weight 1, bias 0."""
         _reset_affine(self)
@@ -368,6 +390,9 @@ class PositionalNorm2d(nn.Module):
             value = torch.empty(num_features, device=device, dtype=dtype) if wanted else None
             self.register_parameter(name, None if value is None else nn.Parameter(value))
         self.reset_parameters()
+
+    def __prepare_scriptable__(self) -> Any:
+        raise _not_scriptable(self)
 
     def reset_parameters(self) -> None:
         """Weight 1, bias 0."""

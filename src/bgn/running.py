@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -44,10 +46,20 @@ def update(running: Running, stats: Moments) -> None:
     if momentum is None:  # as nn.BatchNorm2d: without a counter there is no cumulative average
         return
     for kept, batch in (running.mean, stats.mean), (running.var, stats.unbiased_var):
+        batch = _constant(batch)
         batch = batch[0] if len(batch) == 1 else batch.mean(0)  # (B, G) -> (G,)
         if kept.shape != batch.shape:
             batch = batch.repeat_interleave(len(kept) // len(batch))  # (G,) -> (C,)
-        if kept.dtype == batch.dtype:
-            kept.lerp_(batch, momentum)
-        else:
-            kept.copy_(torch.lerp(kept.to(batch.dtype), batch, momentum))
+        moved = kept.to(batch.dtype) * (1 - momentum) + batch * momentum
+        kept.copy_(moved)
+
+
+def _constant(batch: Tensor) -> Tensor:
+    """A statistic without its history, for buffers that outlive all transforms."""
+    if torch.compiler.is_compiling():
+        return batch.detach()
+    if torch._is_functional_tensor(batch):  # torch.func.functionalize: buffers are not wrapped
+        functional: Any = torch
+        functional._sync(batch)
+        batch = functional._from_functional_tensor(batch)
+    return batch.detach()  # torch.jit.trace does not see no_grad

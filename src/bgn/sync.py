@@ -49,7 +49,7 @@ class _Synchronized(_BatchWideNorm):
         plan = kernels.plan(self.cut, input, self.num_groups)
         running = None
         if mean is not None and var is not None and not _recomputing():
-            checks.statistics(input, plan.part, mean, var)
+            checks.statistics(input, plan.part, mean, var, moving=True)
             running = Running(mean, var, self.momentum, counter)
         apply: Any = _Normalize.apply
         output: Tensor = apply(input, weight, bias, plan, self.eps, running, self.process_group)

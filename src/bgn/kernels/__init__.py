@@ -17,8 +17,10 @@ best one available. It is read once, when the package is imported.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -43,6 +45,7 @@ __all__ = [
     "positions",
     "products",
     "sizes",
+    "use",
     "write",
     "write_gradient",
 ]
@@ -82,6 +85,17 @@ if not os.environ.get(VARIABLE) and not cpu.available():
     )
 
 
+@contextlib.contextmanager
+def use(name: str) -> Iterator[None]:
+    """Within the context, another backend; for tests and benchmarks, not for threads."""
+    global _fast
+    before, _fast = _fast, choose(name).name == "cpu"
+    try:
+        yield
+    finally:
+        _fast = before
+
+
 def is_eligible(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether the C core runs a call with these tensors: then they need no other check."""
     return _fast and cpu.is_eligible(x, plan, weight, bias)
@@ -101,7 +115,7 @@ def normalize(
     part = plan.part
     checks.affine(x, part.C, weight, bias)
     if running is not None:
-        checks.statistics(x, part, running.mean, running.var)
+        checks.statistics(x, part, running.mean, running.var, moving=True)
     if _fast and torch.compiler.is_compiling() and graph.is_eligible(x, weight, bias):
         return graph.normalize(x, part, weight, bias, eps, running)
     if part.B == part.N and part.whole_channels and running is None and plan.smallest_count > 1:
@@ -153,7 +167,7 @@ def write(
 ) -> Tensor:
     """y = (x - mean) * rstd * weight + bias, with (B, G) statistics."""
     if is_eligible(x, plan, weight, bias) and not _is_recorded(x, weight, bias):
-        if cpu.are_readable((mean.flatten(), rstd.flatten()), x, plan):
+        if _are_readable(mean, rstd, x, plan):
             return cpu.write(x, plan, mean, rstd, weight, bias)
     return definition.write(x, plan.part, mean, rstd, weight, bias)
 
@@ -190,8 +204,16 @@ def _is_eligible_gradient(
         and gy.shape == x.shape
         and is_eligible(x, plan, weight, None)
         and is_eligible(gy, plan, weight, None)
-        and cpu.are_readable((mean.flatten(), rstd.flatten()), x, plan)
+        and _are_readable(mean, rstd, x, plan)
         and not _is_recorded(gy, x, weight, mean, rstd)
+    )
+
+
+def _are_readable(mean: Tensor, rstd: Tensor, x: Tensor, plan: Plan) -> bool:
+    """Whether the sweeps of the C core may read (B, G) statistics."""
+    wide = definition.wide_dtype(x)
+    return mean.dtype is rstd.dtype is wide and cpu.are_readable(
+        (mean.flatten(), rstd.flatten()), x, plan
     )
 
 

@@ -56,9 +56,7 @@ def is_eligible(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | Non
 def are_readable(given: Given, x: Tensor, plan: Plan) -> bool:
     """Whether the C code may read given statistics, as they are."""
     wide, size = _STATISTICS[x.dtype], plan.part.B * plan.part.G
-    return all(
-        t.dtype is wide and not t.requires_grad and is_plain_vector(t, size) for t in given
-    )
+    return all(t.dtype is wide and not t.requires_grad and is_plain_vector(t, size) for t in given)
 
 
 def _are_writable(running: Running, core: CorePlan) -> bool:
@@ -96,7 +94,7 @@ def _is_low(parameter: Tensor | None, plan: CorePlan) -> bool:
     return parameter is not None and parameter.dtype is not plan.statistics
 
 
-_NOWHERE = None, None, 0, 0.0, None
+_NOWHERE: Any = (None, None, 0, 0.0, None)
 
 
 def forward(
@@ -111,7 +109,7 @@ def forward(
     to = _NOWHERE
     direct = running is not None and _are_writable(running, core)
     if running is not None and not direct:
-        checks.statistics(x, core.part, running.mean, running.var)
+        checks.statistics(x, core.part, running.mean, running.var, moving=True)
     y = torch.empty_like(x)
     stats = core.Statistics()
     if direct:
@@ -154,6 +152,8 @@ def apply(
     """The output and, in memory of C, mean, nothing and 1 / standard deviation."""
     y = torch.empty_like(x)
     stats = core.Statistics()
+    mean, var = (t.to(core.statistics) for t in given)
+    memmove(stats, mean.data_ptr(), core.step)
     low = _is_low(bias if weight is None else weight, core)
     _check(
         library.apply(
@@ -164,8 +164,8 @@ def apply(
             _pointer(bias),
             low,
             eps,
-            given[0].data_ptr(),
-            given[1].data_ptr(),
+            mean.data_ptr(),
+            var.data_ptr(),
             addressof(stats) + 2 * core.step,
             core.threads(),
         )
@@ -230,15 +230,17 @@ class _Normalize(torch.autograd.Function):
             ctx.save_for_backward(x, weight)
         else:
             y, ctx.stats = apply(x, weight, bias, core, eps, given)
-            memmove(ctx.stats, given[0].data_ptr(), core.step)
             ctx.save_for_backward(x, weight, *given)
+        ctx.set_materialize_grads(False)
         ctx.plan, ctx.eps, ctx.frozen = plan, eps, given is not None
         parameter = bias if weight is None else weight
         ctx.affine = core.statistics if parameter is None else parameter.dtype
         return y
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Any:
+    def backward(ctx: Any, gy: Tensor | None) -> Any:
+        if gy is None:
+            return (None,) * 7
         x, weight, *given = ctx.saved_tensors
         plan: Plan = ctx.plan
         core: CorePlan = plan.core
@@ -257,9 +259,7 @@ class _Normalize(torch.autograd.Function):
             and is_plain(gy, 1)
             and is_plain(x, 1)
             and gy.dtype is x.dtype
-            and (
-                weight is None or (weight.dtype is ctx.affine and is_plain_vector(weight, part.C))
-            )
+            and (weight is None or (weight.dtype is ctx.affine and is_plain_vector(weight, part.C)))
         )
         if not eligible:
             found = _by_definition(gy, x, weight, given, ctx)
@@ -288,7 +288,8 @@ def _by_definition(
     if ctx.plan.core.positional:
         gx, gw, gb = definition.positional_gradients(gy, x, weight, ctx.eps)
     elif ctx.frozen:
-        gx, gw, gb = definition.gradients_with(gy, x, ctx.plan.part, *given, weight, ctx.eps)
+        mean, var = given
+        gx, gw, gb = definition.gradients_with(gy, x, ctx.plan.part, mean, var, weight, ctx.eps)
     else:
         gx, gw, gb = definition.gradients(gy, x, ctx.plan.part, weight, ctx.eps)
     return gx, gw.to(ctx.affine), gb.to(ctx.affine)

@@ -39,7 +39,12 @@ def _blocks_of_units(x: Tensor, part: Partition) -> Tensor:
     x = x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)  # (N, C, P)
     if not part.whole_channels:
         x = x.flatten(1).unsqueeze(2)  # (N, D, 1)
-    return x.unsqueeze(1) if part.block_size == 1 else x.unflatten(0, (part.B, -1))
+    return x.unsqueeze(1) if part.block_size == 1 else _unflatten(x, 0, part.B, -1)
+
+
+def _unflatten(x: Tensor, dim: int, *size: int) -> Tensor:
+    unflattened: Tensor = x.unflatten(dim, size)  # type: ignore[no-untyped-call]
+    return unflattened
 
 
 def moments(x: Tensor, part: Partition) -> Moments:
@@ -49,7 +54,7 @@ def moments(x: Tensor, part: Partition) -> Moments:
     S = U // G  # units that every group has; where G does not divide U, some groups have one more
     if U % G == 0:
         # (B, n, G, S, P) -> (B, G)
-        return moments_over(x.unflatten(2, (G, S)), dim=(1, 3, 4))
+        return moments_over(_unflatten(x, 2, G, S), dim=(1, 3, 4))
 
     starts = part.starts(x.device)
     body = starts[:-1, None] + torch.arange(S, device=x.device)  # (G, S)

@@ -236,9 +236,7 @@ if cpu.available():
     register: Any = torch.library
     register.register_fake("bgn::normalize", _fake_normalize, lib=_LIBRARY)
     register.register_fake("bgn::normalize_backward", _fake_normalize_backward, lib=_LIBRARY)
-    register.register_autograd(
-        "bgn::normalize", _derivative, setup_context=_setup, lib=_LIBRARY
-    )
+    register.register_autograd("bgn::normalize", _derivative, setup_context=_setup, lib=_LIBRARY)
     register.register_autograd(
         "bgn::normalize_backward",
         _second_derivative,

@@ -65,11 +65,12 @@ def sizes(x: Tensor) -> Any:
     state = None if torch.compiler.is_compiling() else torch._C._get_tracing_state()
     if state is None:
         return x.shape
-    torch._C._set_tracing_state(None)  # type: ignore[arg-type]
+    set_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
+    set_state(None)
     try:
         return x.shape
     finally:
-        torch._C._set_tracing_state(state)
+        set_state(state)
 
 
 def plan(cut: Cut, x: Tensor, num_groups: int, blocks: int | None = 1) -> Plan:

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bgn import checks
-from bgn.kernels import definition
+from bgn import checks, kernels
 from bgn.moments import Moments
 from bgn.partition import channel_groups, slices
 from bgn.surgery.freeze import Frozen
@@ -111,24 +110,26 @@ def _merger(seen: dict[nn.Module, Moments]) -> Callable[[nn.Module, Tensor], Non
     def see(layer: nn.Module, x: Tensor) -> None:
         kind = identify(layer)
         if kind is not None and x.numel():
-            new = _moments(x.detach(), kind)
+            new = _moments(x.detach(), layer, kind)
             seen[layer] = seen[layer].merge(new) if layer in seen else new
 
     return see
 
 
-def _moments(x: Tensor, kind: Kind) -> Moments:
-    """Of the whole batch as one block, in float64 where the device has it."""
-    N, C = x.shape[:2]
+def _moments(x: Tensor, layer: nn.Module, kind: Kind) -> Moments:
+    """The moments of the whole batch as one block, in float64 where the device has it."""
     cut = channel_groups if kind.name == "gbgn" else slices
-    stats = definition.statistics(x, cut(N, C, x[0, 0].numel(), kind.num_groups))
+    stats = kernels.moments(x, kernels.plan(cut, x, getattr(layer, "num_groups", kind.num_groups)))
     wide = stats.mean.dtype if x.device.type == "mps" else torch.float64
     return Moments(stats.count.to(wide), stats.mean[0].to(wide), stats.M2[0].to(wide))
 
 
 def _store(layer: Any, moments: Moments, batches: int) -> None:
-    layer.running_mean.copy_(moments.mean)
-    layer.running_var.copy_(moments.unbiased_var)
+    for kept, value in (
+        (layer.running_mean, moments.mean),
+        (layer.running_var, moments.unbiased_var),
+    ):
+        kept.copy_(value.repeat_interleave(len(kept) // len(value)))  # num_groups="auto": (C,)
     if layer.num_batches_tracked is not None:
         layer.num_batches_tracked.fill_(batches)
 
