@@ -140,8 +140,10 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 
 def _checked(code: int) -> None:
-    if code:
+    if code == 1:
         raise MemoryError("no memory for the sums of a normaliser")
+    if code:
+        raise RuntimeError(f"the C code refused its arguments (code {code})")
 
 
 def _low(plan: Plan, weight: Tensor | None, bias: Tensor | None) -> bool:
@@ -168,6 +170,8 @@ def _forward(
     to_mean, to_var, momentum, counter = (
         running.pointers() if running is not None and direct else _NOWHERE
     )
+    if running is not None and momentum < 0:  # every batch so far weighs the same
+        momentum = 0.0 if running.counter is None else 1 / (running.counter.item() + 1)
     _checked(
         library.forward(
             plan.pointer,
@@ -180,6 +184,7 @@ def _forward(
             stats,
             to_mean,
             to_var,
+            plan.part.G,
             momentum,
             counter,
             plan.threads(),
@@ -188,10 +193,16 @@ def _forward(
     if running is not None and direct:
         running.written()
     elif running is not None:
-        part = plan.part
-        mean, m2, _ = torch.frombuffer(stats, dtype=plan.statistics).view(3, part.B, part.G)
-        update(running, Moments(definition.count(part, mean), mean, m2))
+        update(running, _moments(stats, plan))
     return y, stats
+
+
+def _moments(stats: Any, plan: Plan) -> Moments:
+    """Statistics that C has computed, as moments."""
+    part = plan.part
+    mean, var, _ = torch.frombuffer(stats, dtype=plan.statistics).view(3, part.B, part.G)
+    count = definition.count(part, mean)
+    return Moments(count, mean, var * count)
 
 
 def _apply(
@@ -414,8 +425,7 @@ def statistics(x: Tensor, part: Partition) -> Moments:
     x = _readable(x)
     plan = _plan(x, part)
     _, stats = _forward(x, None, None, plan, 1.0, None)
-    mean, m2, _ = torch.frombuffer(stats, dtype=plan.statistics).view(3, part.B, part.G)
-    return Moments(definition.count(part, mean), mean, m2)
+    return _moments(stats, plan)
 
 
 def fixed(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bgn.kernels import cpu
+from bgn.kernels import cpu, definition
 from bgn.partition import Partition
 
 _LIBRARY: Any = torch.library.Library("bgn", "DEF")  # type: ignore[no-untyped-call]
@@ -42,9 +42,10 @@ def _normalise(
     plan = cpu._plan(readable, _partition(x, B, G, whole_channels))
     weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
     y, stats = cpu._forward(readable, weight, bias, plan, eps, None)
-    mean, m2, rstd = (
+    mean, var, rstd = (
         t.clone() for t in torch.frombuffer(stats, dtype=plan.statistics).view(3, B, G)
     )
+    m2 = var * definition.count(plan.part, var)
     if y.stride() != x.stride():  # as the caller was promised
         y = torch.empty_like(x).copy_(y)
     return y, mean, m2, rstd

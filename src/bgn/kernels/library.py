@@ -45,6 +45,7 @@ class Library:
             *affine,
             real,
             *[pointer] * 3,
+            size,
             real,
             pointer,
             number,
@@ -54,6 +55,15 @@ class Library:
         )
         self.backward = function(
             "bgn_backward", number, *[pointer] * 5, number, *[pointer] * 4, number, number
+        )
+        # the four sweeps on their own; not for PN
+        self.moments = function("bgn_moments", number, *[pointer] * 4, number)
+        self.write = function("bgn_write", number, *[pointer] * 3, *affine, *[pointer] * 2, number)
+        self.products = function(
+            "bgn_products", number, *[pointer] * 4, number, *[pointer] * 5, number
+        )
+        self.write_gradient = function(
+            "bgn_write_gradient", number, *[pointer] * 5, number, *[pointer] * 3, number
         )
         self.use_avx2(1)  # where there is such a thing
 
@@ -86,7 +96,7 @@ class Plan:
         self.step = size * self.statistics.itemsize  # bytes from one sort to the next
         self.Statistics = ctypes.c_char * (
             3 * self.step
-        )  # memory for mean, M2 and 1 / standard deviation
+        )  # memory for mean, biased variance and 1 / standard deviation
         self.serial = part.N * part.D < _SERIAL
         self._free = library.plan_free
         self.pointer = library.plan_new(
