@@ -1,29 +1,47 @@
-"""Refusals of bad arguments: each names the argument, its value and what would be accepted."""
+"""Checks of arguments: errors name the argument, its value and what is accepted."""
 
 from __future__ import annotations
 
 import difflib
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 
-def positive_int(name: str, value: Any) -> None:
-    """Refuse everything but 1, 2, 3, ..."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; expected a positive int")
-    if value < 1:
-        raise ValueError(f"{name}={value} is not positive; expected an int of at least 1")
+def positive_int(name: str, value: Any) -> int:
+    """The value as an int; refuse everything but 1, 2, 3, ...
+
+    Integers of other libraries, such as numpy's, are accepted. A bool is not a number here.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number: int = value if isinstance(value, int) else operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{name}={value!r} is a {type(value).__name__}; expected a positive int"
+        ) from None
+    if number < 1:
+        raise ValueError(f"{name}={number} is not positive; expected an int of at least 1")
+    return number
 
 
 def one_of(name: str, value: Any, accepted: Sequence[str]) -> None:
     """Refuse what is not among the accepted names, with a suggestion."""
     if value not in accepted:
-        near = difflib.get_close_matches(str(value).lower(), accepted, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{name}={value!r} is not known; accepted: {', '.join(accepted)}{hint}")
+        raise ValueError(
+            f"{name}={value!r} is not known; accepted: {', '.join(accepted)}"
+            f"{did_you_mean(value, accepted)}"
+        )
+
+
+def did_you_mean(value: Any, accepted: Sequence[str]) -> str:
+    """The end of an error message that suggests the accepted name nearest to the value."""
+    near = difflib.get_close_matches(str(value).lower(), accepted, n=1, cutoff=0.4)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def eps(value: Any) -> None:
@@ -37,7 +55,7 @@ def eps(value: Any) -> None:
 
 
 def momentum(value: Any) -> None:
-    """Refuse what is no weight of a running average; None stands for the cumulative average."""
+    """Refuse what is no weight of a running average; None means the cumulative average."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -52,7 +70,8 @@ def feature_map(input: Tensor) -> None:
     """Refuse what is not a floating-point (N, C, ...) tensor."""
     if input.dim() < 2:
         raise ValueError(
-            f"input has {input.dim()} dimension(s), shape {tuple(input.shape)}; expected (N, C, ...)"
+            f"input has {input.dim()} dimension(s), shape {tuple(input.shape)};"
+            " expected (N, C, ...)"
         )
     if not input.dtype.is_floating_point:
         raise TypeError(f"input has dtype {input.dtype}; expected a floating-point dtype")
@@ -70,7 +89,8 @@ def channels(input: Tensor, name: str, expected: int) -> None:
     """Refuse an input whose channels are not those of the layer."""
     if input.shape[1] != expected:
         raise ValueError(
-            f"input of shape {tuple(input.shape)} has {input.shape[1]} channels; expected {name}={expected}"
+            f"input of shape {tuple(input.shape)} has {input.shape[1]} channels;"
+            f" expected {name}={expected}"
         )
 
 
@@ -81,7 +101,8 @@ def groups_fit(input: Tensor, num_groups: int) -> None:
         axes = _AXES.get(input.dim(), "C*...")
         sizes = "*".join(str(size) for size in input.shape[1:])
         raise ValueError(
-            f"num_groups={num_groups} exceeds the {features} features of one sample ({axes} = {sizes})"
+            f"num_groups={num_groups} exceeds the {features} features of one sample"
+            f" ({axes} = {sizes})"
         )
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,9 +17,8 @@ from torch import Tensor, nn
 from bgn import checks
 from bgn.kernels import definition
 from bgn.moments import Moments
-from bgn.partition import channel_groups, slices
 from bgn.surgery.freeze import Frozen
-from bgn.surgery.kinds import Kind, identify, is_frozen_batch_norm, normalisers
+from bgn.surgery.kinds import Kind, identify, is_frozen_batch_norm, normalizers
 from bgn.surgery.modules import listed, observed
 
 
@@ -53,7 +53,7 @@ def recalibrate(
     """
     if max_batches is not None:
         checks.positive_int("max_batches", max_batches)
-    found = {name: layer for name, layer in normalisers(model).items() if _tracks(layer)}
+    found = {name: layer for name, layer in normalizers(model).items() if _tracks(layer)}
     if not found:
         raise ValueError(
             f"model={type(model).__name__} has no normaliser with running statistics that is not frozen"
@@ -119,9 +119,10 @@ def _merger(seen: dict[nn.Module, Moments]) -> Callable[[nn.Module, Tensor], Non
 
 def _moments(x: Tensor, kind: Kind) -> Moments:
     """Of the whole batch as one block, in float64 where the device has it."""
-    N, C = x.shape[:2]
-    cut = channel_groups if kind.name == "gbgn" else slices
-    stats = definition.statistics(x, cut(N, C, x[0, 0].numel(), kind.num_groups))
+    N = len(x)
+    part = replace(kind, batch_blocks=1).partition(N, x[0, 0].numel())
+    assert part is not None
+    stats = definition.statistics(x, part)
     wide = stats.mean.dtype if x.device.type == "mps" else torch.float64
     return Moments(stats.count.to(wide), stats.mean[0].to(wide), stats.M2[0].to(wide))
 
