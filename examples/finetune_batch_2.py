@@ -77,7 +77,7 @@ def network(classes: int) -> nn.Sequential:
 METHODS: dict[str, Any] = {
     "BN": lambda net: net,
     "BN, frozen": bgn.freeze,
-    "GN, G = 32": lambda net: bgn.convert(net, "gn"),
+    "GN, G = 32": lambda net: bgn.convert(net, "gn", num_groups=32),
     "BGN, G = 1 (the paper's)": lambda net: bgn.convert(net, batch_size=BATCH),
     "BGN, G = 8": lambda net: bgn.convert(net, num_groups=8),
     "BGN, N*S >= 512": lambda net: bgn.convert(net, num_groups=enough_instances(net, 512)),

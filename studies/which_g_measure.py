@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bgn
-from bgn.surgery.kinds import identify, normalisers
+from bgn.surgery.kinds import identify, normalizers
 from bgn.surgery.modules import observed
 from bgn_lab import data as data_sets
 from bgn_lab import experiments, files, norms
@@ -72,7 +72,7 @@ class Layer:
 def _seen(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """What reaches each normaliser, (N, C, P), in eval mode."""
     found: dict[str, Tensor] = {}
-    names = {layer: name for name, layer in normalisers(model).items()}
+    names = {layer: name for name, layer in normalizers(model).items()}
 
     def see(layer: nn.Module, value: Tensor) -> None:
         found[names[layer]] = value.detach().flatten(2)
@@ -98,7 +98,7 @@ def layers(
 ) -> list[Layer]:
     """Noise and confusion of all batch-wide normalisers."""
     whole = _seen(model, population)
-    kinds = {name: identify(layer) for name, layer in normalisers(model).items()}
+    kinds = {name: identify(layer) for name, layer in normalizers(model).items()}
     wide = {name: kind for name, kind in kinds.items() if kind is not None and kind.batch_wide}
     true = {name: _statistics(whole[name], kind.num_groups) for name, kind in wide.items()}
     means: dict[str, list[Tensor]] = defaultdict(list)

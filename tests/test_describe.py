@@ -1,4 +1,4 @@
-"""The table of what each normaliser does."""
+"""The table of what each normalizer does."""
 
 import pytest
 import torch
@@ -87,7 +87,7 @@ def test_it_prints_as_a_table() -> None:
         "BGN",
     ]
     assert (
-        lines[-1] == "8 normalisers at batch size 4; 2 with fewer than 16 instances per statistic"
+        lines[-1] == "8 normalizers at batch size 4; 2 with fewer than 16 instances per statistic"
     )
 
 
@@ -114,8 +114,9 @@ def test_frames_count_as_instances() -> None:
             out: torch.Tensor = self.norm(x.flatten(0, 1))
             return out
 
-    (row,) = bgn.describe(Frames(), (16, 3, 4, 4), batch_size=2)
-    assert row.instances == 2 * 16 * 16
+    for images in (1, 2, 3):
+        (row,) = bgn.describe(Frames(), torch.zeros(images, 16, 3, 4, 4), batch_size=2)
+        assert row.instances == 2 * 16 * 16
 
 
 def test_what_cannot_run_is_said() -> None:
@@ -136,5 +137,5 @@ def test_refusals() -> None:
         bgn.describe(model(), (3, 8, 8), 0)
     with pytest.raises(ValueError, match="input_size=0"):
         bgn.describe(model(), (3, 0, 8), 2)
-    with pytest.raises(ValueError, match="has no normaliser"):
+    with pytest.raises(ValueError, match="has no normalizer"):
         bgn.describe(nn.Sequential(nn.ReLU()), (3, 8, 8), 2)

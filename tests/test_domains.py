@@ -1,4 +1,4 @@
-"""Normalisers per domain: each copy is a layer of its own, and a forgotten switch is an error."""
+"""Normalizers per domain: each copy is a layer of its own, and a forgotten switch is an error."""
 
 import copy
 import io
@@ -49,7 +49,7 @@ def test_each_domain_is_a_network_of_its_own(norm: str) -> None:
             layer, rest = key.split(".")
             assert torch.equal(state[key if layer in "03" else f"{layer}.{name}.{rest}"], value)
     assert len(state) == 4 + 2 * (len(alone["source"].state_dict()) - 4), (
-        "convolutions once, normalisers twice"
+        "convolutions once, normalizers twice"
     )
     assert ("1.target.running_mean" in state) == (norm in ("bn", "gbgn", "bgn"))
 
@@ -140,7 +140,7 @@ class TestForgottenSwitch:
         (lambda m: bgn.domain(m, [("source", 0)]), "images of domain 'source'=0"),
         (
             lambda m: bgn.domain(m[0], "source"),
-            "has no normalisers per domain; expected one of bgn.convert_domains",
+            "has no normalizers per domain; expected one of bgn.convert_domains",
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_converting_twice_changes_nothing_and_other_domains_are_refused() -> Non
     assert list(bgn.convert_domains(model).state_dict()) == keys
     with pytest.raises(ValueError, match="domains=.'a', 'b'., but 1 has source, target already"):
         bgn.convert_domains(model, ("a", "b"))
-    with pytest.raises(ValueError, match="has no normaliser"):
+    with pytest.raises(ValueError, match="has no normalizer"):
         bgn.convert_domains(nn.ReLU())
 
 
@@ -203,7 +203,7 @@ def test_keep_domain_is_an_ordinary_model_again() -> None:
     torch.testing.assert_close(bgn.fold(kept)(images(4)), expected)
 
 
-def test_a_normaliser_alone_and_a_shared_one() -> None:
+def test_a_normalizer_alone_and_a_shared_one() -> None:
     alone = bgn.convert_domains(nn.BatchNorm2d(8))
     assert isinstance(alone, bgn.DomainNorm)
     assert isinstance(bgn.keep_domain(alone, "source"), nn.BatchNorm2d)

@@ -1,4 +1,4 @@
-"""Normalisers by name, and the paper's schedule."""
+"""Normalizers by name, and the paper's schedule."""
 
 import pickle
 from typing import Any
@@ -65,7 +65,7 @@ def test_instance_norm_of_1x1_maps_is_the_bias() -> None:
             "name='batchgroup' is not known; accepted: bn, in, ln, gn, pn, gbgn, bgn",
         ),
         (("BGN",), {}, "did you mean 'bgn'"),
-        (("bgn",), {}, "neither num_groups nor batch_size"),
+        (("bgn",), {}, "num_groups=None and batch_size=None for 'bgn'; expected one"),
         (("bgn",), {"batch_size": 0}, "batch_size=0"),
         (("bn",), {"batch_size": -1}, "batch_size=-1"),
         (("ln",), {"num_groups": 8}, "num_groups=8 has no meaning for 'ln'"),

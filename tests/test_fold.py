@@ -13,7 +13,7 @@ from tests.tolerance import assert_close
 
 
 def norms_in(model: nn.Module) -> int:
-    return len(bgn.surgery.kinds.normalisers(model))
+    return len(bgn.surgery.kinds.normalizers(model))
 
 
 @pytest.mark.parametrize("G", [1, 2, "C"])
@@ -82,7 +82,7 @@ def test_parts_of_what_cannot_be_traced() -> None:
 
 
 class Twice(nn.Module):
-    """A convolution whose output is used before the normaliser too must not be touched."""
+    """A convolution whose output is used before the normalizer too must not be touched."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def test_refusals() -> None:
         bgn.fold(nn.Sequential(nn.Conv2d(3, 8, 3)).eval())
 
 
-def test_per_sample_normalisers_stay() -> None:
+def test_per_sample_normalizers_stay() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), bgn.GroupNorm(2, 8)).double()
     with pytest.warns(UserWarning, match="left: 1$"):
         assert_close(bgn.fold(model)(x), model(x))
@@ -270,7 +270,7 @@ def test_awkward_outputs_and_coarse_dtypes_are_compared(dtype: torch.dtype) -> N
 def test_behind_a_linear_layer_only_rows_are_folded() -> None:
     model = trained(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)), (6,))
     folded = bgn.fold(model)
-    with pytest.raises(ValueError, match="this normaliser was folded for"):
+    with pytest.raises(ValueError, match="this normalizer was folded for"):
         folded(torch.randn(2, 5, 6, dtype=torch.float64))
 
 

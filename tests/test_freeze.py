@@ -1,4 +1,4 @@
-"""Frozen normalisers stay as they are through training, copies and files."""
+"""Frozen normalizers stay as they are through training, copies and files."""
 
 import copy
 import io
@@ -110,8 +110,8 @@ def test_conversion_keeps_frozen_layers_frozen() -> None:
     assert net[3].training
 
 
-def test_a_model_without_normalisers_is_refused() -> None:
-    with pytest.raises(ValueError, match="Sequential has no normaliser"):
+def test_a_model_without_normalizers_is_refused() -> None:
+    with pytest.raises(ValueError, match="Sequential has no normalizer"):
         bgn.freeze(nn.Sequential(nn.Conv2d(3, 3, 1)))
 
 

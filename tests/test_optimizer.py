@@ -100,7 +100,7 @@ def test_unknown_optimizer_state_starts_anew_with_a_word() -> None:
     optimizer.step()
     with pytest.warns(
         UserWarning,
-        match="not known here, so that those layers' state starts anew: prev, step_size",
+        match="not known here, so those layers' state starts anew: prev, step_size",
     ):
         bgn.convert(model, num_groups=4, optimizer=optimizer)
     assert model[1].weight not in optimizer.state

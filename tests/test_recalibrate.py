@@ -81,7 +81,7 @@ def test_an_interruption_changes_nothing() -> None:
 def test_frozen_layers_are_left_alone() -> None:
     net = bgn.freeze(model())
     with pytest.raises(
-        ValueError, match="no normaliser with running statistics that is not frozen"
+        ValueError, match="no normalizer with running statistics that is not frozen"
     ):
         bgn.recalibrate(net, [data])
 
@@ -117,7 +117,7 @@ def test_refusals() -> None:
 
 
 class Act(nn.Module):
-    """Calls its normaliser by keyword, with a dropout inside."""
+    """Calls its normalizer by keyword, with a dropout inside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,6 +138,6 @@ def test_keywords_flags_and_iterators() -> None:
     bgn.recalibrate(net, iterator, max_batches=2)
     assert len(list(iterator)) == 3
     net.norm.track_running_stats = False
-    with pytest.raises(ValueError, match="no normaliser with running statistics"):
+    with pytest.raises(ValueError, match="no normalizer with running statistics"):
         bgn.recalibrate(net, [data])
     assert not net.norm.track_running_stats

@@ -66,18 +66,18 @@ def test_subclasses_are_handled_or_refused_by_name() -> None:
     with pytest.raises(ValueError, match="it is lazy; run a batch"):
         bgn.convert(nn.Sequential(nn.LazyBatchNorm2d()), num_groups=2)
     scripted = nn.Sequential(torch.jit.script(nn.BatchNorm2d(4)))
-    with pytest.raises(ValueError, match="has no normaliser|ScriptModule"):
+    with pytest.raises(ValueError, match="has no normalizer|ScriptModule"):
         bgn.convert(scripted, num_groups=2)
 
 
-def test_quantised_modules_are_refused() -> None:
+def test_quantized_modules_are_refused() -> None:
     qat = pytest.importorskip("torch.ao.nn.intrinsic.qat")
     import torch.ao.quantization as quantization
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fused = qat.ConvBn2d(3, 4, 3, qconfig=quantization.get_default_qat_qconfig("x86"))
-    with pytest.raises(ValueError, match=r"0.bn .*: it is part of the quantised or fused ConvBn2d"):
+    with pytest.raises(ValueError, match=r"0.bn .*: it is part of the quantized or fused ConvBn2d"):
         bgn.convert(nn.Sequential(fused), num_groups=2)
 
 
@@ -85,7 +85,7 @@ def test_sync_batch_norm_is_converted_with_a_word() -> None:
     model: Any = nn.Sequential(nn.Conv3d(3, 4, 1), nn.SyncBatchNorm(4)).eval()
     batch = torch.randn(2, 3, 4, 4, 4)
     before = model(batch)
-    with pytest.warns(UserWarning, match="no longer synchronised between processes: 1"):
+    with pytest.warns(UserWarning, match="no longer synchronized between processes: 1"):
         bgn.convert(model, num_groups=2)
     assert type(model[1]) is bgn.BatchGroupNorm3d
     assert_close(model(batch), before)
@@ -190,12 +190,12 @@ def test_what_would_be_lost_is_refused() -> None:
         bgn.convert(nn.Sequential(OwnTrain(4)), num_groups=2)
     model = nn.Sequential(nn.BatchNorm2d(4))
     model[0].register_buffer("extra", torch.ones(1))
-    with pytest.raises(ValueError, match="it holds extra, which a normaliser does not have"):
+    with pytest.raises(ValueError, match="it holds extra, which a normalizer does not have"):
         bgn.convert(model, num_groups=2)
 
 
 def test_sync_batch_norm_behind_linear_layers_is_one_dimensional() -> None:
-    with pytest.warns(UserWarning, match="no longer synchronised"):
+    with pytest.warns(UserWarning, match="no longer synchronized"):
         model = bgn.convert(nn.Sequential(nn.Linear(3, 4), nn.SyncBatchNorm(4)), num_groups=2)
     assert model(torch.randn(3, 3)).shape == (3, 4)
 

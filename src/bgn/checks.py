@@ -30,9 +30,16 @@ def positive_int(name: str, value: Any) -> int:
 def one_of(name: str, value: Any, accepted: Sequence[str]) -> None:
     """Refuse what is not among the accepted names, with a suggestion."""
     if value not in accepted:
-        near = difflib.get_close_matches(str(value).lower(), accepted, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{name}={value!r} is not known; accepted: {', '.join(accepted)}{hint}")
+        raise ValueError(
+            f"{name}={value!r} is not known; accepted: {', '.join(accepted)}"
+            f"{did_you_mean(value, accepted)}"
+        )
+
+
+def did_you_mean(value: Any, accepted: Sequence[str]) -> str:
+    """The end of an error message that suggests the accepted name nearest to the value."""
+    near = difflib.get_close_matches(str(value).lower(), accepted, n=1, cutoff=0.4)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def eps(value: Any, training: bool = False) -> None:
@@ -50,7 +57,7 @@ def eps(value: Any, training: bool = False) -> None:
 
 
 def momentum(value: Any) -> None:
-    """Refuse what is no weight of a running average; None stands for the cumulative average."""
+    """Refuse what is no weight of a running average; None means the cumulative average."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -65,7 +72,8 @@ def feature_map(input: Tensor) -> None:
     """Refuse what is not a floating-point (N, C, ...) tensor."""
     if input.dim() < 2:
         raise ValueError(
-            f"input has {input.dim()} dimension(s), shape {tuple(input.shape)}; expected (N, C, ...)"
+            f"input has {input.dim()} dimension(s), shape {tuple(input.shape)};"
+            " expected (N, C, ...)"
         )
     if not input.dtype.is_floating_point:
         raise TypeError(f"input has dtype {input.dtype}; expected a floating-point dtype")

@@ -125,9 +125,9 @@ class _BatchWideNorm(_NormBase):
         weight, bias, mean, var, counter = self._tensors()
         if self.training or mean is None or var is None:
             running = None
-            if mean is not None and var is not None and self.track_running_stats:
-                if not _recomputing():
-                    running = Running(mean, var, self.momentum, counter)
+            tracked = mean is not None and var is not None and self.track_running_stats
+            if tracked and not _recomputing():
+                running = Running(mean, var, self.momentum, counter)
             G = self._first_groups(input, shape) if self.undecided else self.num_groups
             plan = kernels.plan(self.cut, input, G, self.batch_blocks)
             output = F.batch_wide(input, plan, weight, bias, self.eps, running, None)

@@ -29,7 +29,7 @@ class Running:
         self.mean, self.var, self.momentum, self.counter = mean, var, momentum, counter
 
     def weight_of_next(self) -> float:
-        """The weight of the next batch as a number: reads the counter where there is no momentum."""
+        """The weight of the next batch as a number; without momentum it reads the counter."""
         if self.momentum is not None:
             return self.momentum
         return 0.0 if self.counter is None else 1.0 / (int(self.counter) + 1)

@@ -10,7 +10,7 @@ from torch import nn
 
 import bgn
 from bgn.groups import enough_groups
-from bgn.surgery.describe import visit
+from bgn.surgery.sample import visit
 from bgn_lab.paper import NORMALISERS
 from bgn_lab.recipe import Recipe
 

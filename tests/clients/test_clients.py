@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bgn
-from bgn.surgery.kinds import normalisers
+from bgn.surgery.kinds import normalizers
 from tests.tolerance import assert_close
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -27,7 +27,7 @@ def warmed(model: nn.Module) -> nn.Module:
     """Running statistics and affine away from their initial values, as in a trained model."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for layer in normalisers(model).values():
+        for layer in normalizers(model).values():
             for name, tensor in [
                 *layer.named_parameters(recurse=False),
                 *layer.named_buffers(recurse=False),
@@ -48,12 +48,12 @@ def cycle(
 ) -> nn.Module:
     torch.manual_seed(0)
     model = warmed(make())
-    kinds = {type(layer).__name__ for layer in normalisers(model).values()}
+    kinds = {type(layer).__name__ for layer in normalizers(model).values()}
     model.eval()
     before = output_of(model, batch(2))
     bgn.convert(model, num_groups=nearest(4))
     layers = [
-        layer for layer in normalisers(model).values() if "BatchGroupNorm" in type(layer).__name__
+        layer for layer in normalizers(model).values() if "BatchGroupNorm" in type(layer).__name__
     ]
     assert layers
     after = output_of(model, batch(2))
@@ -75,7 +75,7 @@ def cycle(
         assert min(trail[3:]) < trail[0], trail
         losses[n] = f"{trail[0]:.2f} -> {min(trail[3:]):.2f}"
         moved = next(
-            layer for layer in normalisers(net).values() if "BatchGroupNorm" in type(layer).__name__
+            layer for layer in normalizers(net).values() if "BatchGroupNorm" in type(layer).__name__
         )
         assert moved.num_batches_tracked >= 6
 
@@ -87,7 +87,7 @@ def cycle(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folded = bgn.fold(net)
-    left = sum("BatchGroupNorm" in type(layer).__name__ for layer in normalisers(folded).values())
+    left = sum("BatchGroupNorm" in type(layer).__name__ for layer in normalizers(folded).values())
     expected = output_of(net, batch(2))
     assert (output_of(folded, batch(2)) - expected).abs().max() < 1e-3 * expected.abs().max()
     print(
@@ -203,7 +203,7 @@ def test_timm(timm: Any, name: str) -> None:
 
 
 def test_timm_models_of_layer_norm_are_refused(timm: Any) -> None:
-    with pytest.raises(ValueError, match="has no normaliser that is known here"):
+    with pytest.raises(ValueError, match="has no normalizer that is known here"):
         bgn.convert(timm.create_model("convnext_atto", num_classes=10), batch_size=2)
 
 

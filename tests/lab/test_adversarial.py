@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bgn import layers
-from bgn.surgery.kinds import identify, normalisers
+from bgn.surgery.kinds import identify, normalizers
 from bgn_lab import experiments
 from bgn_lab.experiments.adversarial import AdversarialRecipe
 from bgn_lab.models.wide_resnet import wide_resnet
@@ -96,7 +96,7 @@ def test_the_papers_network() -> None:
     assert [row["shape"][0] for row in rows] == [16, 32, 32, 64, 64, 128, 128]
     assert {row["G"] for row in rows} == {128}
     grouped = experiments.task(AdversarialRecipe(norm="gn")).build()
-    kinds = [identify(layer) for layer in normalisers(grouped).values()]
+    kinds = [identify(layer) for layer in normalizers(grouped).values()]
     assert [(kind.name, kind.num_groups) for kind in kinds if kind] == [("gn", 128)] * 5 + [
         ("in", 128)
     ] * 2

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from bgn.surgery.kinds import normalisers
+from bgn.surgery.kinds import normalizers
 from bgn_lab import experiments
 from bgn_lab.agents import zipf
 from bgn_lab.experiments.manas import ManasRecipe
@@ -119,7 +119,7 @@ def test_every_normaliser_is_described() -> None:
     """Also those that the first path would not reach."""
     task = small(replace(TINY, groups=None, instances=64))
     layers = {row["layer"]: row["G"] for row in task.description()}
-    assert len(layers) == len(normalisers(task.bare()))
+    assert len(layers) == len(normalizers(task.bare()))
     assert max(layers.values()) > 1
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bgn.factory import NAMES
-from bgn.surgery.kinds import normalisers
+from bgn.surgery.kinds import normalizers
 from bgn_lab import models, norms
 from bgn_lab.models.mobilenet import MobileNetV2, mobilenet_v2
 from bgn_lab.recipe import Recipe
@@ -100,7 +100,7 @@ def test_size_and_keys_are_the_originals() -> None:
         model = mobilenet_v2(nn.BatchNorm2d, 1000)
     assert sum(p.numel() for p in model.parameters()) == 3_504_872
     assert {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()} == shapes(1000)
-    assert len(normalisers(model)) == 52
+    assert len(normalizers(model)) == 52
 
 
 def test_the_function_is_that_of_the_description() -> None:
@@ -158,7 +158,7 @@ def test_any_normaliser_trains(norm: str) -> None:
     optimizer.step()
     with torch.no_grad():
         assert float(F.cross_entropy(model(x), y)) < float(before)
-    assert len(normalisers(model)) == 52
+    assert len(normalizers(model)) == 52
 
 
 def test_the_originals_weights_load() -> None:

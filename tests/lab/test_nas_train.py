@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from bgn.surgery.kinds import normalisers
+from bgn.surgery.kinds import normalizers
 from bgn_lab import experiments
 from bgn_lab.cli import main
 from bgn_lab.experiments.cells import cut_out
@@ -141,7 +141,7 @@ def test_parts_of_training_images_are_hidden() -> None:
 def test_every_normaliser_is_described() -> None:
     """The auxiliary classifier's too."""
     task = experiments.task(replace(TINY, groups=None, instances=64))
-    assert len(task.description()) == len(normalisers(task.bare()))
+    assert len(task.description()) == len(normalizers(task.bare()))
 
 
 def test_a_genotype_is_what_its_file_held(tmp_path: Path) -> None:

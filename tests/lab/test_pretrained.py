@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import bgn
 from bgn.factory import NAMES
 from bgn.groups import enough_groups
-from bgn.surgery.kinds import identify, normalisers
+from bgn.surgery.kinds import identify, normalizers
 from bgn_lab import experiments, norms
 from bgn_lab.models import pretrained
 from bgn_lab.models.mobilenet import MobileNetV2, mobilenet_v2
@@ -167,7 +167,7 @@ def test_conversion_keeps_the_function(
     batch_norm: Path, recipe: Recipe, groups: tuple[int, ...]
 ) -> None:
     model = pretrained.load(batch_norm, network, recipe, "fc.")
-    layers: list[Any] = list(normalisers(model).values())
+    layers: list[Any] = list(normalizers(model).values())
     kind = bgn.BatchGroupNorm2d if recipe.norm == "bgn" else bgn.GeneralBatchGroupNorm2d
     assert all(type(layer) is kind for layer in layers)
     assert {layer.num_features: layer.num_groups for layer in layers} == dict(
@@ -197,7 +197,7 @@ def test_real_weights(norm: str) -> None:
             file, lambda norm: mobilenet_v2(norm, 5).double(), recipe, "classifier."
         ).eval()
         assert isinstance(model, MobileNetV2)
-        assert all(identify(layer).name == norm for layer in normalisers(model).values())
+        assert all(identify(layer).name == norm for layer in normalizers(model).values())
         with torch.no_grad():
             return model.trunk(
                 model.stem(
@@ -217,7 +217,7 @@ def test_groups_by_feature_maps_are_settled_later(batch_norm: Path, tmp_path: Pa
         for C, size in zip(CHANNELS, (12, 6, 3), strict=True)
     }
     assert wanted == {12: 12, 24: 12, 48: 8}
-    assert {layer.num_features: layer.num_groups for layer in normalisers(model).values()} == wanted
+    assert {layer.num_features: layer.num_groups for layer in normalizers(model).values()} == wanted
     before, after = outputs(trained(nn.BatchNorm2d), model)
     assert_close(after, before)
     # and what such a run leaves behind is a beginning for another
@@ -237,8 +237,8 @@ def test_weights_of_the_same_normaliser(tmp_path: Path, norm: str, with_recipe: 
         (folder / pretrained.RECIPE).unlink()
     model = pretrained.load(folder / pretrained.WEIGHTS, network, recipe, "fc.")
     assert same(body(model.state_dict()), body(weights))
-    assert [repr(layer) for layer in normalisers(model).values()] == [
-        repr(layer) for layer in normalisers(network(norms.constructor(recipe))).values()
+    assert [repr(layer) for layer in normalizers(model).values()] == [
+        repr(layer) for layer in normalizers(network(norms.constructor(recipe))).values()
     ]
 
 

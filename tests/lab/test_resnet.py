@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bgn.factory import NAMES
-from bgn.surgery.kinds import normalisers
+from bgn.surgery.kinds import normalizers
 from bgn_lab import norms
 from bgn_lab.models.resnet import MODELS, resnet
 from bgn_lab.recipe import Recipe
@@ -59,7 +59,7 @@ def test_any_normaliser(norm: str) -> None:
     model = resnet("resnet8", norms.constructor(Recipe(norm=norm, batch_size=8)), 10)
     model(torch.randn(8, 3, 16, 16)).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-    assert len(normalisers(model)) == 9
+    assert len(normalizers(model)) == 9
 
 
 def test_width_and_unknown_names() -> None:

@@ -11,7 +11,7 @@ from studies.which_g_report import entries, regrets, tables
 from torch import nn
 
 import bgn
-from bgn.surgery.kinds import identify, normalisers
+from bgn.surgery.kinds import identify, normalizers
 from bgn_lab import experiments, norms
 from bgn_lab.models.resnet import resnet
 from bgn_lab.recipe import Recipe
@@ -90,7 +90,7 @@ def test_rows_are_the_same_where_no_layer_merges_channels(
             )
             merged = any(
                 kind.num_groups < kind.num_features
-                for kind in map(identify, normalisers(network).values())
+                for kind in map(identify, normalizers(network).values())
                 if kind
             )
             assert merged == (which_g.same_as(row, model, size) == row), (size, least)

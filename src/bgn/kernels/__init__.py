@@ -166,9 +166,12 @@ def write(
     bias: Tensor | None,
 ) -> Tensor:
     """y = (x - mean) * rstd * weight + bias, with (B, G) statistics."""
-    if is_eligible(x, plan, weight, bias) and not _is_recorded(x, weight, bias):
-        if _are_readable(mean, rstd, x, plan):
-            return cpu.write(x, plan, mean, rstd, weight, bias)
+    if (
+        is_eligible(x, plan, weight, bias)
+        and _are_readable(mean, rstd, x, plan)
+        and not _is_recorded(x, weight, bias)
+    ):
+        return cpu.write(x, plan, mean, rstd, weight, bias)
     return definition.write(x, plan.part, mean, rstd, weight, bias)
 
 

@@ -1,10 +1,10 @@
 """Which tensors fast code may read: a whitelist.
 
-Fast code looks at memory, so it must know what the memory means. A tensor is *plain* if its type is
-``Tensor`` or ``Parameter`` and its dispatch keys are exactly those of a dense CPU tensor: that rules
-out wrappers of torch.func and functionalization, lazy negations, lazy zeros, sparse, quantized and
-fake tensors, other devices, and whatever torch adds in the future. Everything that is not plain, or
-met while a transform is active, goes to :mod:`bgn.kernels.definition`.
+Fast code looks at memory, so it must know what the memory means. A tensor is *plain* if its type
+is ``Tensor`` or ``Parameter`` and its dispatch keys are exactly those of a dense CPU tensor. That
+rules out wrappers of torch.func and functionalization, lazy negations, lazy zeros, sparse,
+quantized and fake tensors, other devices, and whatever torch adds in the future. Everything that
+is not plain, or met while a transform is active, goes to :mod:`bgn.kernels.definition`.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _plan(x: Tensor, B: int, G: int, whole_channels: bool) -> Plan:
     """The plan for the arguments of an operator, which may come from anywhere."""
     checks.feature_map(x)
     checks.positive_int("B", B)
-    if G > (x.shape[1] if whole_channels else x[0].numel()):
+    if (x.shape[1] if whole_channels else x[0].numel()) < G:
         raise ValueError(f"G={G} exceeds what there is to group in an input of {tuple(x.shape)}")
     return plan(_whole if whole_channels else _features, x, G, B)
 
@@ -166,7 +166,9 @@ def _normalize_backward(
         affine,
         frozen=False,
     )
-    assert gx is not None and gw is not None and gb is not None
+    assert gx is not None
+    assert gw is not None
+    assert gb is not None
     if gx.stride() != x.stride():
         gx = torch.empty_like(x).copy_(gx)
     return gx, gw, gb

@@ -21,7 +21,8 @@ _MOST = 1024  # plans that are kept
 class Plan:
     """The partition of one shape, and what the kernels know about that shape in one layout.
 
-    ``kept`` plans were made for a plain call: no compiler, no transform, no subclass. ``core`` belongs to the kernel that runs it (:mod:`bgn.kernels.cpu`), and is made on first use.
+    ``kept`` plans were made for a plain call: no compiler, no transform, no subclass. ``core``
+    belongs to the kernel that runs it (:mod:`bgn.kernels.cpu`), and is made on first use.
     """
 
     __slots__ = (

@@ -1,1 +1,1 @@
-"""What is done to the normalizers of a whole model: convert, fold, freeze, recalibrate, describe."""
+"""What is done to normalizers of a whole model: convert, fold, freeze, recalibrate, describe."""

@@ -1,27 +1,28 @@
-"""What each normaliser of a model does at a given input and batch size."""
+"""What each normalizer of a model does at a given input and batch size."""
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from bgn import checks
 from bgn.groups import ENOUGH, auto_groups
-from bgn.surgery.kinds import Kind, identify, normalisers
-from bgn.surgery.modules import observed
+from bgn.surgery.kinds import Kind, identify, is_undecided, normalizers
+from bgn.surgery.sample import visit
 
 FEW = ENOUGH  # instances per statistic
 
 
 @dataclass(frozen=True)
 class Row:
-    """One normaliser. ``instances`` is N*S, the elements per statistic; ``acts_as`` says what it amounts to here."""
+    """One call of a normalizer.
+
+    ``instances`` is N*S, the elements per statistic. ``acts_as`` names the normalizer that this one
+    amounts to at its shape and number of groups. ``few`` says that ``instances`` is below 16.
+    """
 
     layer: str
     kind: str
@@ -37,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Description:
-    """Rows, one per normaliser call; prints as a table."""
+    """Rows, one per call of a normalizer; prints as a table."""
 
     rows: tuple[Row, ...]
     batch_size: int
@@ -53,22 +54,9 @@ class Description:
         lines = [head]
         for row in self.rows:
             layer, kind, shape, D, G, S, instances, width, acts_as, few = astuple(row)
-            size = " x ".join(str(n) for n in shape)
-            flag = "few" if few else ""
-            lines.append(
-                (
-                    layer,
-                    kind,
-                    size,
-                    str(D),
-                    str(G),
-                    str(S),
-                    str(instances),
-                    f"{width:.3g}",
-                    acts_as,
-                    flag,
-                )
-            )
+            size = " x ".join(map(str, shape))
+            numbers = (*map(str, (D, G, S, instances)), f"{width:.3g}")
+            lines.append((layer, kind, size, *numbers, acts_as, "few" if few else ""))
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         left = (0, 1, 2, 8, 9)
         text = [
@@ -80,7 +68,7 @@ class Description:
         ]
         text.insert(1, "  ".join("-" * w for w in widths))
         few = sum(row.few for row in self.rows)
-        summary = f"{len(self.rows)} normalisers at batch size {self.batch_size}"
+        summary = f"{len(self.rows)} normalizers at batch size {self.batch_size}"
         text.append(
             summary + (f"; {few} with fewer than {FEW} instances per statistic" if few else "")
         )
@@ -90,69 +78,43 @@ class Description:
 
 
 def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
-    """A table of the model's normalisers: shape, D, G, S, N*S and channels per group, at ``batch_size`` images per process.
+    """A table of the model's normalizers at a batch size.
+
+    For each call of a normalizer: its shape, D, G, S, N*S and channels per group.
 
     Args:
         model: run once, in eval mode and without gradients; its mode is restored.
-        input_size: (C, H, W) of an image; or one image's input for the model itself, for models that take something else.
-        batch_size: N, the images that one process normalises together.
+        input_size: (C, H, W) of one image, without the batch dimension; or (C, L), or
+            (C, D, H, W). Or a batch for the model: a tensor (N, C, H, W), a tuple of arguments, a
+            dict, or a list of images. A dict whose keys are names of arguments of the model's
+            ``forward`` is passed as keyword arguments, any other dict as one argument.
+        batch_size: the images that one process normalizes together. It need not be the size of the
+            batch that is passed: what reaches a layer is scaled.
 
     >>> import bgn
-    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), bgn.BatchGroupNorm2d(8, 2), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(8))
+    >>> norms = bgn.BatchGroupNorm2d(8, 2), nn.BatchNorm2d(8)
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), norms[0], nn.AdaptiveAvgPool2d(1), norms[1])
     >>> describe(model, (3, 10, 10), batch_size=2)
     layer  kind  C x H x W    D  G    S  N*S  channels/group  acts as
     -----  ----  ---------  ---  -  ---  ---  --------------  -------  ---
     1      bgn   8 x 8 x 8  512  2  256  512               4  BGN
     3      bn    8 x 1 x 1    8  8    1    2               1  BN       few
-    2 normalisers at batch size 2; 1 with fewer than 16 instances per statistic
+    2 normalizers at batch size 2; 1 with fewer than 16 instances per statistic
     """
-    names = {layer: name for name, layer in normalisers(model).items()}
+    names = {layer: name for name, layer in normalizers(model).items()}
     rows: list[Row] = []
 
     def see(layer: nn.Module, shape: tuple[int, ...], N: int) -> None:
         kind = identify(layer)
         assert kind is not None
-        if getattr(layer, "unsettled", False):  # what it will be after such a batch
+        if is_undecided(layer):  # what it will be after such a batch
             kind = replace(kind, num_groups=auto_groups(shape[0], N, math.prod(shape[1:])))
+        elif getattr(layer, "auto", False):
+            kind = replace(kind, num_groups=int(layer.num_groups))  # type: ignore[arg-type]
         rows.append(_row(names[layer], kind, shape, N))
 
-    visit(model, input_size, batch_size, see)
-    return Description(tuple(rows), batch_size)
-
-
-def visit(
-    model: nn.Module,
-    input_size: Any,
-    batch_size: int,
-    see: Callable[[nn.Module, tuple[int, ...], int], None],
-) -> None:
-    """Call ``see(layer, (C, H, W), N)`` for whatever reaches a normaliser at a batch size; see :func:`describe`."""
-    checks.positive_int("batch_size", batch_size)
-    found = normalisers(model)
-    if not found:
-        raise ValueError(f"model={type(model).__name__} has no normaliser that is known here")
-    example, images = _example(model, input_size)
-
-    def pass_on(layer: nn.Module, x: Tensor) -> None:
-        see(layer, tuple(x.shape[1:]), batch_size * len(x) // images)
-
-    with observed(model, found.values(), pass_on), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model(example)
-
-
-def _example(model: nn.Module, input_size: Any) -> tuple[Any, int]:
-    """An input, and how many images it holds: two, so that layers without running statistics have a batch."""
-    if isinstance(input_size, int):
-        raise TypeError(
-            f"input_size={input_size} is an int; expected (C, H, W) or an input for the model"
-        )
-    if not (isinstance(input_size, (tuple, list)) and all(isinstance(n, int) for n in input_size)):
-        return input_size, 1
-    for n in input_size:
-        checks.positive_int("input_size", n)
-    tensor = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-    return torch.zeros(2, *input_size, device=tensor.device, dtype=tensor.dtype), 2
+    visit(model, input_size, batch_size, see, argument="input_size")
+    return Description(tuple(rows), int(batch_size))
 
 
 def _row(name: str, kind: Kind, shape: tuple[int, ...], N: int) -> Row:
@@ -163,18 +125,8 @@ def _row(name: str, kind: Kind, shape: tuple[int, ...], N: int) -> Row:
     else:
         G = part.G
         S, instances, width = part.units // G * part.unit_size, part.smallest_count, C / G
-    return Row(
-        name,
-        kind.name,
-        shape,
-        C * P,
-        G,
-        S,
-        instances,
-        width,
-        _acts_as(kind, N, G, S, C),
-        instances < FEW,
-    )
+    acts_as = _acts_as(kind, N, G, S, C)
+    return Row(name, kind.name, shape, C * P, G, S, instances, width, acts_as, instances < FEW)
 
 
 def _acts_as(kind: Kind, N: int, G: int, S: int, C: int) -> str:

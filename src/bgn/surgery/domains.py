@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bgn import checks
-from bgn.surgery.kinds import normalisers
+from bgn.surgery.kinds import normalizers
 from bgn.surgery.modules import move_hooks, replace
 from bgn.surgery.optimizer import add_parameters
 
@@ -119,7 +119,7 @@ def convert_domains(
                     f"domains={names}, but {where or 'the model'} has {', '.join(module)} already"
                 )
             inside |= {id(layer) for layer in module.modules()}
-    found = {name: layer for name, layer in normalisers(model).items() if id(layer) not in inside}
+    found = {name: layer for name, layer in normalizers(model).items() if id(layer) not in inside}
     if not found:
         if inside:
             return model

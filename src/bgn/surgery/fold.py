@@ -21,7 +21,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
-from bgn.surgery.kinds import Kind, identify, normalisers
+from bgn.surgery.kinds import Kind, identify, normalizers
 from bgn.surgery.modules import inherit, listed, replace, without_hooks
 from bgn.surgery.support import is_activated, is_plain
 
@@ -49,7 +49,7 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
       (2): ReLU()
     )
     """
-    found = normalisers(model)
+    found = normalizers(model)
     if not found:
         raise ValueError(
             f"model={type(model).__name__} has no normaliser that is known here; nothing to fold"
@@ -68,7 +68,7 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
         raise ValueError("nothing was folded, because of\n" + "\n".join(split))
 
     original, model = model, copy.deepcopy(model)
-    found = normalisers(model)
+    found = normalizers(model)
     with without_hooks(model):
         traced, candidates = _find(model)
     pairs = _pairs(model, candidates)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from bgn.surgery.kinds import is_frozen_batch_norm, normalisers
+from bgn.surgery.kinds import is_frozen_batch_norm, some_normalizers
 from bgn.surgery.mixin import Mixed, mixed
 
 
@@ -32,7 +32,7 @@ def freeze(model: nn.Module) -> nn.Module:
     >>> model[1].training, model[1].weight.requires_grad
     (False, False)
     """
-    for layer in _some_normalisers(model).values():
+    for layer in some_normalizers(model).values():
         freeze_layer(layer)
     return model
 
@@ -40,7 +40,7 @@ def freeze(model: nn.Module) -> nn.Module:
 def unfreeze(model: nn.Module) -> nn.Module:
     """Undo :func:`freeze`: every normaliser trains again as it did before."""
     frozen = {
-        name: layer for name, layer in _some_normalisers(model).items() if isinstance(layer, Frozen)
+        name: layer for name, layer in some_normalizers(model).items() if isinstance(layer, Frozen)
     }
     for name, layer in frozen.items():
         if type(layer).__bases__[0] is not Frozen:
@@ -68,10 +68,3 @@ def freeze_layer(layer: nn.Module) -> None:
         parameter.requires_grad_(False)
         parameter.grad = None  # an optimizer steps wherever it finds one
     layer.train(layer.training)
-
-
-def _some_normalisers(model: nn.Module) -> dict[str, nn.Module]:
-    found = normalisers(model)
-    if not found:
-        raise ValueError(f"model={type(model).__name__} has no normaliser that is known here")
-    return found

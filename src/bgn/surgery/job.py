@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from bgn import layers
 from bgn.surgery.freeze import Frozen, freeze_layer
 from bgn.surgery.kinds import Kind
 from bgn.surgery.modules import inherit
@@ -19,7 +18,7 @@ from bgn.surgery.transfer import Transfer, transfer
 
 @dataclass
 class Job:
-    """One layer to be replaced. ``carried`` is None where there are no running statistics to carry over."""
+    """One layer to replace. ``carried`` is None if it has no running statistics to carry over."""
 
     name: str
     old: Any
@@ -28,10 +27,17 @@ class Job:
     new: Any
     carried: Transfer | None
 
+    @property
+    def adds_bias(self) -> bool:
+        """Whether a layer with a weight and without a bias gets a bias."""
+        had = self.old.weight is not None and self.old.bias is None
+        return had and self.new.bias is not None
+
 
 def plan(name: str, layer: Any, kind: Kind, target: Kind, options: dict[str, Any]) -> Job:
+    """Make the new layer and compute what to carry over; the old layer stays as it is."""
     running_mean: Tensor | None = getattr(layer, "running_mean", None) if kind.batch_wide else None
-    # a layer without weight and bias gets them only where asked: see _inexact
+    # a layer without weight and bias gets them only where asked: see problems.inexact
     keep = {"eps": layer.eps, "affine": layer.weight is not None}
     for tensor in (running_mean, layer.weight):
         if tensor is not None:
@@ -39,16 +45,26 @@ def plan(name: str, layer: Any, kind: Kind, target: Kind, options: dict[str, Any
     if target.batch_wide and kind.batch_wide:
         keep["momentum"] = getattr(layer, "momentum", 0.1)
         keep["track_running_stats"] = running_mean is not None
-    if kind.name == target.name == "gbgn":
+    if kind.name == target.name and kind.batch_blocks > 1:
         keep["batch_blocks"] = kind.batch_blocks
     options = {**keep, **options}
     carried = None
     if running_mean is not None and target.batch_wide and options["track_running_stats"]:
         carried = transfer(kind, target, running_mean, layer.running_var, layer.eps, options["eps"])
-    return Job(name, layer, kind, target, _make(target, options), carried)
+    C, G, spatial = target.num_features, target.num_groups, target.spatial or 2
+    new = target.row.make(spatial, C, G, **options)
+    if layer.weight is not None and layer.bias is None and not _shifts(layer, carried):
+        new.register_parameter("bias", None)
+    return Job(name, layer, kind, target, new, carried)
+
+
+def _shifts(layer: Any, carried: Transfer | None) -> bool:
+    """Whether the output keeps its value only with a bias."""
+    return carried is not None and bool((layer.weight.detach().cpu() * carried.shift).any())
 
 
 def carry_out(job: Job) -> nn.Module:
+    """Give the new layer the values, hooks and attributes of the old one; returns it."""
     old, new = job.old, job.new
     chains = _parametrizations(old)
     with torch.no_grad():
@@ -71,14 +87,14 @@ def carry_out(job: Job) -> nn.Module:
 
 
 def new_parameters(job: Job) -> list[tuple[str, nn.Parameter]]:
-    """Parameters that did not exist before."""
+    """Parameters that did not exist before, by name."""
     before = {id(parameter) for parameter in job.old.parameters()}
     prefix = f"{job.name}." if job.name else ""
     return [(prefix + name, p) for name, p in job.new.named_parameters() if id(p) not in before]
 
 
 def _new_affine(job: Job) -> tuple[Any, Any]:
-    """Weight and bias of the new layer in float64, None where there is none."""
+    """Weight and bias of the new layer in float64; None if the layer has none."""
     old = job.old
     if old.weight is None:
         return (None, None) if job.carried is None else (job.carried.scale, job.carried.shift)
@@ -96,9 +112,8 @@ def _carry_affine(job: Job, chains: dict[str, list[nn.Module]]) -> None:
             continue
         parameter: Tensor | None = job.old._parameters.get(name)
         if parameter is not None and name not in chains:
-            job.new._parameters[name] = (
-                parameter  # the same object: whoever holds it, an optimizer above all, keeps it
-            )
+            # the same object: whoever holds it, an optimizer above all, keeps it
+            job.new._parameters[name] = parameter
         job.new._parameters[name].copy_(value)
 
 
@@ -118,7 +133,10 @@ def no_inverse(job: Job) -> str | None:
         except Exception as error:
             return f"the parametrization of its {name} cannot take the new values: {error}"
         if not torch.allclose(back.double(), value, rtol=1e-4, atol=1e-6):
-            return f"the parametrization of its {name} has a right_inverse that does not give the new values back"
+            return (
+                f"the parametrization of its {name} has a right_inverse that does not give the new"
+                " values back"
+            )
     return None
 
 
@@ -137,23 +155,3 @@ def _parametrize(new: Any, old: Any, chains: dict[str, list[nn.Module]]) -> None
         for name, parameter in old.parametrizations[tensor]._parameters.items():
             parameter.data.copy_(originals[name])
             originals[name] = parameter  # again the same object
-
-
-def _make(kind: Kind, options: dict[str, Any]) -> nn.Module:
-    C, G = kind.num_features, kind.num_groups
-    batch_norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
-    batch_group_norms = {
-        1: layers.BatchGroupNorm1d,
-        2: layers.BatchGroupNorm2d,
-        3: layers.BatchGroupNorm3d,
-    }
-    spatial = kind.spatial or 2
-    if kind.name == "bn":
-        return batch_norms[spatial](C, **options)
-    if kind.name == "bgn":
-        return batch_group_norms[spatial](C, G, **options)
-    if kind.name == "gbgn":
-        return layers.GeneralBatchGroupNorm2d(C, G, **options)
-    if kind.name == "pn":
-        return layers.PositionalNorm2d(C, **options)
-    return layers.GroupNorm(G, C, **options)

@@ -1,4 +1,4 @@
-"""What kind of normaliser a layer is, whoever wrote it: the paper's name, its channels, its groups."""
+"""Recognize normalizers, of this library or of others: name in the table, channels, groups."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 
-from bgn import layers
-from bgn.partition import Partition, channel_groups, slices
-from bgn.sync import SyncBatchGroupNorm
-
-BATCH_WIDE = ("bn", "gbgn", "bgn")  # statistics over the batch, running averages at test time
+from bgn.factory import NORMALIZERS, Normalizer
+from bgn.partition import Partition
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A normaliser as the paper sees it. ``spatial`` is 1, 2 or 3, or None where the layer takes any number."""
+    """A normalizer of C channels. ``spatial`` is 1, 2 or 3, or None if the layer takes any."""
 
     name: str
     num_features: int
@@ -27,70 +22,70 @@ class Kind:
     batch_blocks: int = 1
 
     @property
+    def row(self) -> Normalizer:
+        """The normalizer's row in the table."""
+        return NORMALIZERS[self.name]
+
+    @property
     def batch_wide(self) -> bool:
-        """Whether the statistics are the batch's, with running averages for test time."""
-        return self.name in BATCH_WIDE
+        """Whether statistics are the batch's in training and running averages in eval mode."""
+        return self.row.running_statistics
 
     def partition(self, N: int, P: int) -> Partition | None:
-        """Which elements share a statistic in training; None for PN, which is no such partition."""
-        C, G = self.num_features, self.num_groups
-        if self.name == "pn":
-            return None
-        if self.name == "gbgn":
-            return channel_groups(N, C, P, G, B=self.batch_blocks)
-        return slices(N, C, P, G, B=1 if self.batch_wide else N)
+        """Which elements share a statistic in training; None for PN, whose groups are strided."""
+        return self.row.partition(N, self.num_features, P, self.num_groups, self.batch_blocks)
+
+
+def identify(layer: nn.Module) -> Kind | None:
+    """The kind of a normalizer, or None for any other module.
+
+    A layer with ``num_groups="auto"`` has G = C: that is what it computes in eval mode.
+
+    :class:`torch.nn.LayerNorm` gives None, because it normalizes trailing dimensions instead of
+    channels.
+
+    >>> identify(nn.BatchNorm2d(8)), identify(nn.ReLU())
+    (Kind(name='bn', num_features=8, num_groups=8, spatial=2, batch_blocks=1), None)
+    """
+    any_layer: Any = layer
+    if is_frozen_batch_norm(layer):
+        C = any_layer.running_mean.numel()
+        return Kind("bn", C, C, 2)
+    C = getattr(any_layer, "num_features", 0) or getattr(any_layer, "num_channels", 0)
+    for row in NORMALIZERS.values():
+        G = row.groups_of(layer, C)
+        if G is not None:
+            if getattr(layer, "auto", False):  # it keeps one statistic per channel
+                G = C
+            return Kind(row.name, C, G, row.spatial(layer), getattr(layer, "batch_blocks", 1))
+    return None
 
 
 def is_frozen_batch_norm(layer: nn.Module) -> bool:
-    """A detector's FrozenBatchNorm: weight, bias and statistics are all buffers (torchvision, detectron2)."""
+    """Whether a layer is a detector's FrozenBatchNorm (torchvision, detectron2).
+
+    Its weight, bias and statistics are all buffers.
+    """
     buffers = {"weight", "bias", "running_mean", "running_var"}
     return type(layer).__name__.startswith("FrozenBatchNorm") and buffers <= {
         n for n, _ in layer.named_buffers(recurse=False)
     }
 
 
-def identify(layer: nn.Module) -> Kind | None:
-    """The kind of a normaliser, or None for anything else.
-
-    ``torch.nn.LayerNorm`` is None: it normalises trailing dimensions, not channels.
-
-    >>> identify(nn.BatchNorm2d(8)), identify(nn.ReLU())
-    (Kind(name='bn', num_features=8, num_groups=8, spatial=2, batch_blocks=1), None)
-    """
-    any_layer: Any = layer
-    if isinstance(layer, layers.GeneralBatchGroupNorm2d):
-        return Kind("gbgn", layer.num_features, layer.num_groups, 2, layer.batch_blocks)
-    if isinstance(
-        layer, layers.BatchGroupNorm1d | layers.BatchGroupNorm2d | layers.BatchGroupNorm3d
-    ):
-        return Kind("bgn", layer.num_features, layer.num_groups, layer.accepted_dims[-1] - 2)
-    if isinstance(layer, layers.PositionalNorm2d):
-        return Kind("pn", layer.num_features, 1, 2)
-    if isinstance(layer, SyncBatchGroupNorm):
-        return Kind("bgn", layer.num_features, layer.num_groups)
-    if isinstance(layer, nn.GroupNorm):
-        name = {1: "ln", layer.num_channels: "in"}.get(layer.num_groups, "gn")
-        return Kind(name, layer.num_channels, layer.num_groups)
-    if isinstance(layer, _BatchNorm | _InstanceNorm):
-        name = "bn" if isinstance(layer, _BatchNorm) else "in"
-        return Kind(name, layer.num_features, layer.num_features, _spatial(layer))
-    if is_frozen_batch_norm(layer):
-        C = any_layer.running_mean.numel()
-        return Kind("bn", C, C, 2)
-    return None
+def is_undecided(layer: nn.Module) -> bool:
+    """Whether a layer with ``num_groups="auto"`` still waits for the batch that decides."""
+    return bool(getattr(layer, "undecided", False))
 
 
-def _spatial(layer: nn.Module) -> int | None:
-    for spatial, types in {
-        1: (nn.BatchNorm1d, nn.InstanceNorm1d),
-        2: (nn.BatchNorm2d, nn.InstanceNorm2d),
-        3: (nn.BatchNorm3d, nn.InstanceNorm3d),
-    }.items():
-        if isinstance(layer, types):
-            return spatial
-    return None
-
-
-def normalisers(model: nn.Module) -> dict[str, nn.Module]:
-    """The normalisers of a model by name, each once however often it is shared."""
+def normalizers(model: nn.Module) -> dict[str, nn.Module]:
+    """The normalizers of a model by name; a shared one is listed once."""
     return {name: layer for name, layer in model.named_modules() if identify(layer) is not None}
+
+
+def some_normalizers(model: nn.Module, purpose: str = "") -> dict[str, nn.Module]:
+    """The normalizers of a model, which has at least one. ``purpose`` completes the error."""
+    found = normalizers(model)
+    if not found:
+        end = f"; nothing to {purpose}" if purpose else ""
+        raise ValueError(f"model={type(model).__name__} has no normalizer that is known here{end}")
+    return found

@@ -1,4 +1,4 @@
-"""Putting one module in another's place, or listening in, without anybody noticing."""
+"""Replace or observe modules of a model, and leave everything else as it was."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torch import Tensor, nn
 
-# hook tables; moved as objects, because a handle removes its hook from the very table it was put into
+# hook tables; moved as objects, because a handle removes its hook from the table it was put into
 _HOOKS = tuple(key for key in nn.Module().__dict__ if "hook" in key)
 
 
@@ -22,7 +22,7 @@ def inherit(new: nn.Module, old: nn.Module) -> None:
 
 
 def move_hooks(layers: Sequence[nn.Module], to: nn.Module) -> None:
-    """The hooks on forward and backward passes of the first layer; the others, copies of it, lose theirs."""
+    """Move the forward and backward hooks of the first layer; the others, its copies, lose them."""
     for key in (key for key in _HOOKS if "state_dict" not in key):
         to.__dict__[key] = layers[0].__dict__[key]
         for layer in layers:
@@ -31,7 +31,7 @@ def move_hooks(layers: Sequence[nn.Module], to: nn.Module) -> None:
 
 
 def replace(model: nn.Module, replacements: dict[nn.Module, nn.Module]) -> nn.Module:
-    """Swap modules wherever they occur, shared ones everywhere; returns the model, or what replaces it."""
+    """Swap modules wherever they occur; returns the model, or what replaces the model itself."""
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
             if child is not None and child in replacements:
@@ -39,9 +39,18 @@ def replace(model: nn.Module, replacements: dict[nn.Module, nn.Module]) -> nn.Mo
     return replacements.get(model, model)
 
 
+def refuse_data_parallel(model: nn.Module, what: str) -> None:
+    """Refuse a model in DistributedDataParallel, which would go on with the old tensors."""
+    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
+        raise TypeError(
+            f"model is wrapped in DistributedDataParallel, which keeps lists of its {what};"
+            " convert model.module first"
+        )
+
+
 @contextlib.contextmanager
 def without_hooks(model: nn.Module) -> Iterator[None]:
-    """With the hooks of all modules put aside, so that they see nothing of what is done meanwhile."""
+    """Remove the hooks of all modules inside the context, so that they see nothing."""
     tables = [(module, key, module.__dict__[key]) for module in model.modules() for key in _HOOKS]
     try:
         for module, key, table in tables:
@@ -53,7 +62,7 @@ def without_hooks(model: nn.Module) -> Iterator[None]:
 
 
 def listed(names: list[str]) -> str:
-    """The first names, and how many more."""
+    """The first five names, and how many more there are."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
@@ -61,7 +70,7 @@ def listed(names: list[str]) -> str:
 def observed(
     model: nn.Module, layers: Iterable[nn.Module], see: Callable[[nn.Module, Tensor], None]
 ) -> Iterator[None]:
-    """In eval mode, with ``see(layer, input)`` called for every input of the layers; afterwards all is as before."""
+    """Eval mode, and ``see(layer, input)`` for every input of the layers, inside the context."""
     modes = {module: module.training for module in model.modules()}
 
     def hook(layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from bgn import checks, kernels
 from bgn.moments import Moments
-from bgn.partition import channel_groups, slices
 from bgn.surgery.freeze import Frozen
-from bgn.surgery.kinds import Kind, identify, is_frozen_batch_norm, normalisers
+from bgn.surgery.kinds import Kind, identify, is_frozen_batch_norm, normalizers
 from bgn.surgery.modules import listed, observed
 
 
@@ -52,7 +51,7 @@ def recalibrate(
     """
     if max_batches is not None:
         checks.positive_int("max_batches", max_batches)
-    found = {name: layer for name, layer in normalisers(model).items() if _tracks(layer)}
+    found = {name: layer for name, layer in normalizers(model).items() if _tracks(layer)}
     if not found:
         raise ValueError(
             f"model={type(model).__name__} has no normaliser with running statistics that is not frozen"
@@ -118,8 +117,9 @@ def _merger(seen: dict[nn.Module, Moments]) -> Callable[[nn.Module, Tensor], Non
 
 def _moments(x: Tensor, layer: nn.Module, kind: Kind) -> Moments:
     """The moments of the whole batch as one block, in float64 where the device has it."""
-    cut = channel_groups if kind.name == "gbgn" else slices
-    stats = kernels.moments(x, kernels.plan(cut, x, getattr(layer, "num_groups", kind.num_groups)))
+    assert kind.row.cut is not None
+    G = getattr(layer, "num_groups", kind.num_groups)
+    stats = kernels.moments(x, kernels.plan(kind.row.cut, x, G))
     wide = stats.mean.dtype if x.device.type == "mps" else torch.float64
     return Moments(stats.count.to(wide), stats.mean[0].to(wide), stats.M2[0].to(wide))
 

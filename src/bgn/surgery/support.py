@@ -1,4 +1,4 @@
-"""Which layers of other people's making a conversion can take, and why it refuses the rest."""
+"""Which layers of other libraries a conversion accepts, and why it refuses the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bgn.surgery.freeze import Frozen
 from bgn.surgery.kinds import is_frozen_batch_norm
 from bgn.surgery.mixin import Mixed, mixed
 
-# a class whose forward is one of these normalises and does nothing else
+# a class whose forward is one of these normalizes and does nothing else
 _PLAIN_FORWARDS = {
     _BatchNorm.forward,
     nn.SyncBatchNorm.forward,
@@ -30,11 +30,11 @@ _KNOWN = {
     "_buffers": ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"),
     "_modules": ("drop", "act", "parametrizations"),
 }
-_QUANTISED = ("torch.ao.", "torch.nn.quantized", "torch.nn.intrinsic", "torchao.")
+_QUANTIZED = ("torch.ao.", "torch.nn.quantized", "torch.nn.intrinsic", "torchao.")
 
 
 class Activated(Mixed):
-    """Mixed into a normaliser's class: dropout and activation follow. What timm's BatchNormAct2d becomes."""
+    """Mixin for a normalizer: dropout and activation follow, as in timm's BatchNormAct2d."""
 
     prefix = "Activated"
 
@@ -45,7 +45,7 @@ class Activated(Mixed):
 
 
 def is_activated(layer: nn.Module) -> bool:
-    """Whether a normaliser holds its activation: ours, or timm's BatchNormAct2d."""
+    """Whether a normalizer contains its activation: ours, or timm's BatchNormAct2d."""
     names = ("BatchNormAct2d", "FrozenBatchNormAct2d")
     timms = any(
         c.__name__ in names and c.__module__.startswith("timm.") for c in type(layer).__mro__
@@ -54,7 +54,7 @@ def is_activated(layer: nn.Module) -> bool:
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Whether the layer normalises and does nothing else, but for the activation that is known."""
+    """Whether the layer only normalizes, apart from a known activation."""
     known = type(layer).forward in _PLAIN_FORWARDS or is_activated(layer)
     known = known or (is_frozen_batch_norm(layer) and not layer._modules and hasattr(layer, "eps"))
     return known and "forward" not in layer.__dict__
@@ -68,7 +68,7 @@ def activate(norm: nn.Module, old: nn.Module) -> None:
 
 
 def refusal(model: nn.Module, name: str, layer: nn.Module) -> str | None:
-    """Why this normaliser cannot be replaced, or None."""
+    """Why this normalizer cannot be replaced, or None."""
     if isinstance(layer, _LazyNormBase) and layer.has_uninitialized_params():
         return "it is lazy; run a batch through the model first"
     if any(tensor.is_meta for tensor in (*layer.parameters(), *layer.buffers())):
@@ -76,22 +76,25 @@ def refusal(model: nn.Module, name: str, layer: nn.Module) -> str | None:
     if isinstance(layer, torch.jit.ScriptModule):
         return "it is a ScriptModule; convert the model before scripting it"
     for owner in (layer, *_ancestors(model, name)):
-        if type(owner).__module__.startswith(_QUANTISED):
-            return f"it is part of the quantised or fused {type(owner).__name__}; convert before preparing for quantisation"
+        if type(owner).__module__.startswith(_QUANTIZED):
+            return (
+                f"it is part of the quantized or fused {type(owner).__name__};"
+                " convert before preparing for quantization"
+            )
+    cls = f"{type(layer).__module__}.{type(layer).__qualname__}"
     if not is_plain(layer):
-        return f"its class {type(layer).__module__}.{type(layer).__qualname__} has a forward of its own, which would be lost"
+        return f"its class {cls} has a forward of its own, which would be lost"
     if (
         type(layer).train not in (nn.Module.train, Frozen.train)
         or type(layer).eval is not nn.Module.eval
     ):
-        return f"its class {type(layer).__module__}.{type(layer).__qualname__} has a train or eval of its own, which would be lost"
+        return f"its class {cls} has a train or eval of its own, which would be lost"
     extra = [
         key for table, known in _KNOWN.items() for key in layer.__dict__[table] if key not in known
     ]
     if extra:
-        return (
-            f"it holds {', '.join(extra)}, which a normaliser does not have and which would be lost"
-        )
+        names = ", ".join(extra)
+        return f"it holds {names}, which a normalizer does not have and which would be lost"
     return None
 
 
@@ -104,16 +107,22 @@ def _ancestors(model: nn.Module, name: str) -> list[nn.Module]:
     )
 
 
-def model_spatial(model: nn.Module) -> int:
-    """1, 2 or 3 from the model's convolutions, for normalisers that do not say themselves; 2 where it is open."""
+def convolution_dims(model: nn.Module) -> set[int]:
+    """Numbers of spatial dimensions of the model's convolutions: a part of {1, 2, 3}."""
     kinds = {
         1: (nn.Conv1d, nn.ConvTranspose1d),
         2: (nn.Conv2d, nn.ConvTranspose2d),
         3: (nn.Conv3d, nn.ConvTranspose3d),
     }
-    present = [
-        n for n, types in kinds.items() if any(isinstance(m, types) for m in model.modules())
-    ]
+    return {n for n, types in kinds.items() if any(isinstance(m, types) for m in model.modules())}
+
+
+def model_spatial(model: nn.Module) -> int:
+    """Number of spatial dimensions for normalizers that take any: that of the convolutions.
+
+    1 for a model of linear layers, 2 where convolutions leave it open.
+    """
+    present = convolution_dims(model)
     if not present and any(isinstance(m, nn.Linear) for m in model.modules()):
         return 1
-    return present[0] if len(present) == 1 else 2
+    return present.pop() if len(present) == 1 else 2

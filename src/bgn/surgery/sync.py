@@ -41,7 +41,7 @@ def _synchronized(layer: nn.Module, process_group: Any) -> nn.Module | None:
     """The layer that takes this one's place, or None if this one stays."""
     if isinstance(layer, nn.SyncBatchNorm | SyncBatchGroupNorm | SyncGeneralBatchGroupNorm2d):
         return None
-    if getattr(layer, "unsettled", False):
+    if getattr(layer, "undecided", False):
         raise ValueError(
             f"the number of groups of {layer} is still to be decided; run a training batch first,"
             " or bgn.convert(model, num_groups='auto', batch_size=..., sample=...) with the batch"
@@ -62,8 +62,8 @@ def _synchronized(layer: nn.Module, process_group: Any) -> nn.Module | None:
         new = SyncBatchGroupNorm(layer.num_features, layer.num_features, **options)
     else:
         return None
-    for name in ("eps", "momentum", "affine", "track_running_stats"):
-        setattr(new, name, getattr(layer, name))
+    for name in ("eps", "momentum", "affine", "track_running_stats", "auto", "undecided"):
+        setattr(new, name, getattr(layer, name, False))
     new._parameters, new._buffers = dict(layer._parameters), dict(layer._buffers)
     inherit(new, layer)
     return new

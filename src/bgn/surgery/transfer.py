@@ -58,10 +58,15 @@ def transfer(
     mean, var = mean.detach().cpu().double(), var.detach().cpu().double()
     C = old.num_features
 
+    # relative to the first cell of each new group, so that a group within one old group keeps its
+    # statistics to the last bit: scale is then 1 and shift is 0
+    first = source[torch.searchsorted(target, torch.arange(G))]
     size = _sum(length, target, G)
-    new_mean = _sum(length * mean[source], target, G) / size
+    offset = mean[source] - mean[first][target]
+    new_mean = mean[first] + _sum(length * offset, target, G) / size
     spread = (mean[source] - new_mean[target]).square()
-    new_var = _sum(length * (var[source] + spread), target, G) / size
+    excess = var[source] - var[first][target] + spread
+    new_var = var[first] + _sum(length * excess, target, G) / size
 
     sigma = (var[source] + eps).sqrt()
     scale = (new_var[target] + new_eps).sqrt() / sigma

@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import bgn
-from bgn.surgery.kinds import BATCH_WIDE, normalisers
+from bgn.factory import BATCH_WIDE
+from bgn.surgery.kinds import normalizers
 from bgn_lab import norms
 from bgn_lab.norms import Norm
 from bgn_lab.recipe import Recipe
@@ -167,7 +168,7 @@ def _per_channel(weights: dict[str, Tensor]) -> bool:
 
 def _take_groups(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Give BGN layers the numbers of groups of the file, which the feature maps of its run decided on."""
-    for name, layer in normalisers(model).items():
+    for name, layer in normalizers(model).items():
         mean = weights.get(name + MEAN)
         if (
             isinstance(layer, bgn.BatchGroupNorm2d)
