@@ -123,11 +123,18 @@ class _BatchWideNorm(_NormBase):
         checks.dims(shape, self.accepted_dims, type(self).__name__)
         checks.channels(shape, "num_features", self.num_features)
         weight, bias, mean, var, counter = self._tensors()
-        if self.training or mean is None or var is None:
+        if (mean is None) != (var is None):
+            missing = "running_mean" if mean is None else "running_var"
+            raise ValueError(
+                f"{missing}=None while the other is a tensor; expected both or neither"
+            )
+        if self.training or mean is None:
             running = None
-            tracked = mean is not None and var is not None and self.track_running_stats
-            if tracked and not _recomputing():
-                running = Running(mean, var, self.momentum, counter)
+            if self.training and self.track_running_stats and not _recomputing():
+                if mean is not None:
+                    running = Running(mean, var, self.momentum, counter)
+                elif counter is not None:
+                    counter.add_(1)
             G = self._first_groups(input, shape) if self.undecided else self.num_groups
             plan = kernels.plan(self.cut, input, G, self.batch_blocks)
             output = F.batch_wide(input, plan, weight, bias, self.eps, running, None)

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from bgn import checks
 from bgn.kernels import cpu, definition, graph
+from bgn.kernels.eligible import refuse_freed
 from bgn.kernels.plans import Plan, plan, positions, sizes
 from bgn.moments import Moments
 from bgn.running import Running
@@ -114,8 +115,13 @@ def normalize(
         return cpu.run(x, plan, weight, bias, eps, running, None)
     part = plan.part
     checks.affine(x, part.C, weight, bias)
+    refuse_freed(input=x, weight=weight, bias=bias)
     if running is not None:
         checks.statistics(x, part, running.mean, running.var, moving=True)
+        refuse_freed(running_mean=running.mean, running_var=running.var)
+    if x.is_mkldnn:
+        dense = normalize(x.to_dense(), plan, weight, bias, eps, running)
+        return dense.to_mkldnn()
     if _fast and torch.compiler.is_compiling() and graph.is_eligible(x, weight, bias):
         return graph.normalize(x, part, weight, bias, eps, running)
     if part.B == part.N and part.whole_channels and running is None and plan.smallest_count > 1:
@@ -137,6 +143,10 @@ def normalize_with(
         return cpu.run(x, plan, weight, bias, eps, None, (mean, var))
     checks.affine(x, plan.part.C, weight, bias)
     checks.statistics(x, plan.part, mean, var)
+    refuse_freed(input=x, weight=weight, bias=bias, running_mean=mean, running_var=var)
+    if x.is_mkldnn:
+        dense = normalize_with(x.to_dense(), plan, mean, var, weight, bias, eps)
+        return dense.to_mkldnn()
     return definition.normalize_with(x, plan.part, mean, var, weight, bias, eps)
 
 
@@ -147,6 +157,7 @@ def positional(
     if is_eligible(x, plan, weight, bias):
         return cpu.run(x, plan, weight, bias, eps, None, None)
     checks.affine(x, plan.part.C, weight, bias)
+    refuse_freed(input=x, weight=weight, bias=bias)
     return definition.positional(x, weight, bias, eps)
 
 

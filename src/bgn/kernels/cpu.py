@@ -16,7 +16,7 @@ from torch.autograd.graph import increment_version
 
 from bgn import checks
 from bgn.kernels import definition
-from bgn.kernels.eligible import is_plain, is_plain_vector, no_transform
+from bgn.kernels.eligible import extent, is_plain, is_plain_vector, no_transform, refuse_freed
 from bgn.kernels.library import TYPES, CorePlan, Library, load
 from bgn.kernels.plans import Plan
 from bgn.moments import Moments
@@ -38,7 +38,8 @@ def available() -> bool:
 
 def is_eligible(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether the C code may read x, weight and bias."""
-    if not plan.kept or not is_plain(x, plan.part.N * plan.part.D):
+    size = plan.part.N * plan.part.D
+    if not plan.kept or not (is_plain(x, size) or is_plain(x, extent(x))):
         return False
     dtype, C = x.dtype, plan.part.C
     statistics = _STATISTICS.get(dtype)
@@ -54,9 +55,11 @@ def is_eligible(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | Non
 
 
 def are_readable(given: Given, x: Tensor, plan: Plan) -> bool:
-    """Whether the C code may read given statistics, as they are."""
-    wide, size = _STATISTICS[x.dtype], plan.part.B * plan.part.G
-    return all(t.dtype is wide and not t.requires_grad and is_plain_vector(t, size) for t in given)
+    """Whether the C code may read given statistics, of x's dtype or of its own."""
+    dtypes, size = (_STATISTICS[x.dtype], x.dtype), plan.part.B * plan.part.G
+    return all(
+        t.dtype in dtypes and not t.requires_grad and is_plain_vector(t, size) for t in given
+    )
 
 
 def _are_writable(running: Running, core: CorePlan) -> bool:
@@ -110,6 +113,7 @@ def forward(
     direct = running is not None and _are_writable(running, core)
     if running is not None and not direct:
         checks.statistics(x, core.part, running.mean, running.var, moving=True)
+        refuse_freed(running_mean=running.mean, running_var=running.var)
     y = torch.empty_like(x)
     stats = core.Statistics()
     if direct:
@@ -253,28 +257,24 @@ class _Normalize(torch.autograd.Function):
             )
         # what autograd hands back may be anything again: hooks change what was saved, and
         # gradients may be batched, dual, negated or subclasses
-        eligible = (
+        size, needs = part.N * part.D, ctx.needs_input_grad[:3]
+        if (
             not torch.is_grad_enabled()
             and no_transform()
-            and is_plain(gy, 1)
-            and is_plain(x, 1)
             and gy.dtype is x.dtype
-            and (weight is None or (weight.dtype is ctx.affine and is_plain_vector(weight, part.C)))
-        )
-        if not eligible:
-            found = _by_definition(gy, x, weight, given, ctx)
-            needs = ctx.needs_input_grad[:3]
-            return *(g if need else None for g, need in zip(found, needs, strict=True)), *[None] * 4
-        x, gy = (t.contiguous(memory_format=plan.layout) for t in (x, gy))
-        if not (is_plain(x, part.N * part.D) and is_plain(gy, part.N * part.D)):
-            raise RuntimeError("the storage of a tensor that the backward pass needs was freed")
-        mean = addressof(ctx.stats)
-        needs = ctx.needs_input_grad[:3]
-        rstd = mean + 2 * core.step
-        return (
-            *backward(gy, x, weight, core, mean, rstd, needs, ctx.affine, ctx.frozen),
-            *[None] * 4,
-        )
+            and is_plain(gy, min(size, extent(gy)))
+            and is_plain(x, min(size, extent(x)))
+            and (weight is None or weight.dtype is ctx.affine)
+            and (weight is None or is_plain_vector(weight, part.C))
+        ):
+            x, gy = (t.contiguous(memory_format=plan.layout) for t in (x, gy))
+            mean = addressof(ctx.stats)
+            rstd = mean + 2 * core.step
+            found = backward(gy, x, weight, core, mean, rstd, needs, ctx.affine, ctx.frozen)
+            return *found, None, None, None, None
+        refuse_freed(gradient=gy, input=x, weight=weight)
+        found = _by_definition(gy, x, weight, given, ctx)
+        return *(g if need else None for g, need in zip(found, needs, strict=True)), *[None] * 4
 
 
 # what Function.apply does beyond this is for torch.func, which never comes here
@@ -285,13 +285,15 @@ def _by_definition(
     gy: Tensor, x: Tensor, weight: Tensor | None, given: list[Tensor], ctx: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, weight and bias by the definition, which can be differentiated again."""
-    if ctx.plan.core.positional:
-        gx, gw, gb = definition.positional_gradients(gy, x, weight, ctx.eps)
-    elif ctx.frozen:
-        mean, var = given
-        gx, gw, gb = definition.gradients_with(gy, x, ctx.plan.part, mean, var, weight, ctx.eps)
-    else:
-        gx, gw, gb = definition.gradients(gy, x, ctx.plan.part, weight, ctx.eps)
+    plan, eps = ctx.plan, ctx.eps
+    with torch._C.DisableTorchFunctionSubclass():  # as backward passes in C++
+        if plan.positional:
+            gx, gw, gb = definition.positional_gradients(gy, x, weight, eps)
+        elif ctx.frozen:
+            mean, var = given
+            gx, gw, gb = definition.gradients_with(gy, x, plan.part, mean, var, weight, eps)
+        else:
+            gx, gw, gb = definition.gradients(gy, x, plan.part, weight, eps)
     return gx, gw.to(ctx.affine), gb.to(ctx.affine)
 
 

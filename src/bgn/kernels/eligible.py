@@ -48,10 +48,31 @@ def is_plain(tensor: Tensor, size: int) -> bool:
 
     Code that saves memory frees storages of tensors that still exist (``resize_(0)``).
     """
-    if type(tensor) not in TYPES or _keys(tensor).raw_repr() not in _PLAIN:
-        return False
-    held = tensor.untyped_storage().nbytes()
-    return held >= (tensor.storage_offset() + size) * tensor.itemsize
+    return (
+        type(tensor) in TYPES
+        and _keys(tensor).raw_repr() in _PLAIN
+        and tensor.untyped_storage().nbytes() >= (tensor.storage_offset() + size) * tensor.itemsize
+    )
+
+
+def extent(tensor: Tensor) -> int:
+    """How many elements of its storage a tensor reaches over, from its first one on."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in steps)
+
+
+def refuse_freed(**tensors: Tensor | None) -> None:
+    """Raise an error for a plain tensor whose storage was freed: torch would read past its end."""
+    if torch.compiler.is_compiling():
+        return
+    for name, tensor in tensors.items():
+        if tensor is None or tensor.numel() == 0:
+            continue
+        if is_plain(tensor, 0) and not is_plain(tensor, extent(tensor)):
+            raise RuntimeError(
+                f"{name} of shape {tuple(tensor.shape)} has no memory: its storage was resized to"
+                f" {tensor.untyped_storage().nbytes()} bytes"
+            )
 
 
 def is_plain_vector(tensor: Tensor, size: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 from bgn import checks
 from bgn.kernels.eligible import TYPES, no_transform
@@ -81,17 +82,24 @@ def plan(cut: Cut, x: Tensor, num_groups: int, blocks: int | None = 1) -> Plan:
     """
     if torch.compiler.is_compiling() or type(x) not in TYPES or not no_transform():
         return _new(cut, x, num_groups, blocks, torch.contiguous_format, kept=False)
-    contiguous = x.is_contiguous()
-    last = not contiguous and x.dim() in LAST and x.is_contiguous(memory_format=LAST[x.dim()])
-    key = (cut, x.shape, x.dtype, contiguous, last, num_groups, blocks)
+    layout = torch.contiguous_format if x.is_contiguous() else _layout(x)
+    key = (cut, x.shape, x.dtype, layout, num_groups, blocks)
     found = _plans.get(key)
     if found is None:
-        layout = LAST[x.dim()] if last else torch.contiguous_format
         found = _new(cut, x, num_groups, blocks, layout, kept=True)
         if len(_plans) >= _MOST:
             _plans.clear()
         _plans[key] = found
     return found
+
+
+def _layout(x: Tensor) -> torch.memory_format:
+    """The memory format of the output, which is the one that x is read in: as torch's norms."""
+    if x.dim() in LAST and not x.is_mkldnn:
+        if x.is_contiguous(memory_format=LAST[x.dim()]):
+            return LAST[x.dim()]
+        return suggest_memory_format(x)
+    return torch.contiguous_format
 
 
 def _new(
