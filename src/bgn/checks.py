@@ -44,6 +44,8 @@ def did_you_mean(value: Any, accepted: Sequence[str]) -> str:
 
 def eps(value: Any, training: bool = False) -> None:
     """Refuse an epsilon that could make the square root fail; in training, 0 too, as torch does."""
+    if type(value) is float and 0 < value < 1:
+        return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(
             f"eps={value!r} is a {type(value).__name__}; expected a float of at least 0"

@@ -38,28 +38,35 @@ def available() -> bool:
 
 def is_eligible(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether the C code may read x, weight and bias."""
-    size = plan.part.N * plan.part.D
-    if not plan.kept or not (is_plain(x, size) or is_plain(x, extent(x))):
+    part, dtype = plan.part, x.dtype
+    if not (plan.kept and dtype in _STATISTICS and _reaches(x, plan.numel)):
         return False
-    dtype, C = x.dtype, plan.part.C
-    statistics = _STATISTICS.get(dtype)
-    if statistics is None:
-        return False
-    for parameter in (weight, bias):
-        if parameter is not None and not (
-            (parameter.dtype is statistics or parameter.dtype is dtype)
-            and is_plain_vector(parameter, C)
-        ):
-            return False
-    return weight is None or bias is None or weight.dtype is bias.dtype
+    if weight is None:
+        return bias is None or _is_readable(bias, part.C, dtype)
+    return _is_readable(weight, part.C, dtype) and (
+        bias is None or (bias.dtype is weight.dtype and is_plain_vector(bias, part.C))
+    )
 
 
 def are_readable(given: Given, x: Tensor, plan: Plan) -> bool:
     """Whether the C code may read given statistics, of x's dtype or of its own."""
-    dtypes, size = (_STATISTICS[x.dtype], x.dtype), plan.part.B * plan.part.G
-    return all(
-        t.dtype in dtypes and not t.requires_grad and is_plain_vector(t, size) for t in given
+    mean, var = given
+    size, dtype = plan.part.B * plan.part.G, x.dtype
+    return (
+        _is_readable(mean, size, dtype)
+        and _is_readable(var, size, dtype)
+        and not (mean.requires_grad or var.requires_grad)
     )
+
+
+def _is_readable(vector: Tensor, size: int, dtype: torch.dtype) -> bool:
+    own = vector.dtype
+    return (own is dtype or own is _STATISTICS[dtype]) and is_plain_vector(vector, size)
+
+
+def _reaches(x: Tensor, numel: int) -> bool:
+    """Whether x is plain and its storage holds it; one with gaps or repetitions is copied first."""
+    return is_plain(x, numel) if x.is_contiguous() else is_plain(x, extent(x))
 
 
 def _are_writable(running: Running, core: CorePlan) -> bool:
@@ -138,8 +145,8 @@ def forward(
     )
     if running is not None:
         if direct:  # autograd must know
-            buffers = running.mean, running.var, running.counter
-            increment_version([t for t in buffers if t is not None])
+            mean, var, counter = running.mean, running.var, running.counter
+            increment_version((mean, var) if counter is None else (mean, var, counter))
         else:
             update(running, core.moments(stats))
     return y, stats
@@ -156,7 +163,9 @@ def apply(
     """The output and, in memory of C, mean, nothing and 1 / standard deviation."""
     y = torch.empty_like(x)
     stats = core.Statistics()
-    mean, var = (t.to(core.statistics) for t in given)
+    mean, var = given
+    if mean.dtype is not core.statistics or var.dtype is not core.statistics:
+        mean, var = mean.to(core.statistics), var.to(core.statistics)
     memmove(stats, mean.data_ptr(), core.step)
     low = _is_low(bias if weight is None else weight, core)
     _check(
@@ -248,7 +257,6 @@ class _Normalize(torch.autograd.Function):
         x, weight, *given = ctx.saved_tensors
         plan: Plan = ctx.plan
         core: CorePlan = plan.core
-        part = core.part
         if x.dtype is not plan.dtype or x.shape != plan.shape or x.device.type != "cpu":
             raise RuntimeError(
                 f"a saved-tensor hook returned a {x.dtype} tensor of shape {tuple(x.shape)} on"
@@ -257,17 +265,20 @@ class _Normalize(torch.autograd.Function):
             )
         # what autograd hands back may be anything again: hooks change what was saved, and
         # gradients may be batched, dual, negated or subclasses
-        size, needs = part.N * part.D, ctx.needs_input_grad[:3]
+        needs = ctx.needs_input_grad[:3]
         if (
             not torch.is_grad_enabled()
             and no_transform()
             and gy.dtype is x.dtype
-            and is_plain(gy, min(size, extent(gy)))
-            and is_plain(x, min(size, extent(x)))
-            and (weight is None or weight.dtype is ctx.affine)
-            and (weight is None or is_plain_vector(weight, part.C))
+            and _reaches(gy, plan.numel)
+            and _reaches(x, plan.numel)
+            and (
+                weight is None
+                or (weight.dtype is ctx.affine and is_plain_vector(weight, core.part.C))
+            )
         ):
-            x, gy = (t.contiguous(memory_format=plan.layout) for t in (x, gy))
+            x = x.contiguous(memory_format=plan.layout)
+            gy = gy.contiguous(memory_format=plan.layout)
             mean = addressof(ctx.stats)
             rstd = mean + 2 * core.step
             found = backward(gy, x, weight, core, mean, rstd, needs, ctx.affine, ctx.frozen)

@@ -77,4 +77,9 @@ def refuse_freed(**tensors: Tensor | None) -> None:
 
 def is_plain_vector(tensor: Tensor, size: int) -> bool:
     """Whether this is a plain (size,) tensor without gaps."""
-    return tensor.shape == (size,) and is_plain(tensor, size) and tensor.is_contiguous()
+    return (
+        tensor.numel() == size
+        and tensor.dim() == 1
+        and tensor.is_contiguous()
+        and is_plain(tensor, size)
+    )

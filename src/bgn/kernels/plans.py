@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _get_tracing_state
 from torch._prims_common import suggest_memory_format
 
 from bgn import checks
@@ -32,6 +33,7 @@ class Plan:
         "empty",
         "kept",
         "layout",
+        "numel",
         "part",
         "positional",
         "shape",
@@ -49,6 +51,7 @@ class Plan:
     ) -> None:
         self.part, self.shape, self.dtype, self.layout = part, shape, dtype, layout
         self.kept, self.positional = kept, positional
+        self.numel = part.N * part.D
         self.empty = part.N == 0 or part.D == 0
         self.smallest_count = 0 if self.empty else part.smallest_count
         self.core: Any = None
@@ -64,9 +67,9 @@ _plans: dict[Any, Plan] = {}
 
 def sizes(x: Tensor) -> Any:
     """The shape of x in plain integers, under torch.jit.trace too, where it is made of tensors."""
-    state = None if torch.compiler.is_compiling() else torch._C._get_tracing_state()
-    if state is None:
+    if torch.compiler.is_compiling() or not _get_tracing_state():
         return x.shape
+    state = _get_tracing_state()
     set_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
     set_state(None)
     try:
