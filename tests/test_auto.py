@@ -213,7 +213,7 @@ def test_what_is_missing_is_said() -> None:
         bgn.BatchGroupNorm2d(8, "Auto")
     with pytest.raises(TypeError, match="num_groups='auto' is a str"):
         bgn.GeneralBatchGroupNorm2d(8, "auto")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="is still to be decided"):
+    with pytest.raises(ValueError, match="number of groups is still to be decided"):
         bgn.convert_sync(network())
 
 

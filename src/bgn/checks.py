@@ -17,9 +17,9 @@ def positive_int(name: str, value: Any) -> int:
     Integers of other libraries, such as numpy's, are accepted. A bool is not a number here.
     """
     try:
-        if isinstance(value, bool):
-            raise TypeError
         number: int = value if isinstance(value, int) else operator.index(value)
+        if isinstance(number, bool):
+            raise TypeError
     except TypeError:
         raise TypeError(
             f"{name}={value!r} is a {type(value).__name__}; expected a positive int"

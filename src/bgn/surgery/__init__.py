@@ -1,1 +1,1 @@
-"""What is done to the normalizers of a whole model: convert, fold, freeze, recalibrate, describe."""
+"""Functions on the normalizers of a whole model, such as convert, fold, freeze and recalibrate."""
