@@ -494,3 +494,27 @@ class TestWithoutBias:
         bgn.convert_sync(model)
         assert model[1].bias is None
         assert_close(model(x), before)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        bgn.BatchGroupNorm2d(8, 2),
+        bgn.BatchGroupNorm2d(8, "auto"),
+        bgn.GeneralBatchGroupNorm2d(8, 2, batch_blocks=2),
+    ],
+)
+def test_a_batch_norm_has_only_its_own_attributes(layer: nn.Module) -> None:
+    layer.note = "mine"  # type: ignore[assignment]
+    model = bgn.convert(nn.Sequential(layer), "bn")
+    assert vars(model[0]).keys() - vars(nn.BatchNorm2d(8)).keys() == {"note"}
+    assert model[0].note == "mine"
+    (row,) = bgn.describe(model, (8, 4, 4), batch_size=2)
+    assert (row.kind, row.G, row.acts_as) == ("bn", 8, "BN")
+    assert bgn.convert(model, "bn")[0] is model[0], "it is what it should be"
+
+
+def test_an_attribute_of_the_users_own_is_no_number_of_groups() -> None:
+    model: Any = nn.Sequential(nn.BatchNorm2d(8))
+    model[0].num_groups = 2
+    assert bgn.convert(model, num_groups=4)[0].num_groups == 4

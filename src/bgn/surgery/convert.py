@@ -118,14 +118,14 @@ def convert(
         assert kind is not None
         C = kind.num_features
         reason = refusal(model, name, layer)
-        G = groups_of(layer, C) if C else 1  # a lazy layer has no channels yet
+        G = groups_of(layer, C or 1)  # a lazy layer has no channels yet; it is refused
         if G is None:
             continue
-        if snap:
+        if snap and C:
             G = nearest_groups(C, G)
-        target = Kind(
-            norm, C, row.fixed_groups(C) if row.fixed_groups else G, kind.spatial or spatial
-        )
+        if row.fixed_groups is not None:
+            G = row.fixed_groups(C)
+        target = Kind(norm, C, G, kind.spatial or spatial)
         label = f"{name or 'the model itself'} ({type(layer).__name__})"
         problem = Problem(label, reason) if reason else _mismatch(target, num_groups, label)
         if problem is None and not _same(layer, kind, target, options):
