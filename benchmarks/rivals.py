@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bgn
-from bgn import functional, kernels
+from bgn import kernels
 
 Step = Callable[[], Any]
 
@@ -30,18 +30,15 @@ class Composite(nn.Module):
 
 
 class Reference(nn.Module):
-    """BGN by the reference backend."""
+    """BGN by the definition."""
 
     def __init__(self, C: int, G: int) -> None:
         super().__init__()
         self.norm = bgn.BatchGroupNorm2d(C, G)
 
     def forward(self, x: Tensor) -> Tensor:
-        before, functional.backend = functional.backend, kernels.AVAILABLE["definition"]
-        try:
+        with kernels.use("definition"):
             y: Tensor = self.norm(x)
-        finally:
-            functional.backend = before
         return y
 
 

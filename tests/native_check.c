@@ -1,6 +1,8 @@
-/* The native backend against naive loops in double precision, without torch: what a compiler or an architecture has to pass.
+/* The C core against naive loops in double precision, without torch: what a compiler or an
+   architecture has to pass.
 
-   It is built from the sources themselves, so that whatever they allocate can be watched. Returns 0, or prints what is wrong. */
+   It is built from the sources themselves, so that whatever they allocate can be watched. Returns 0,
+   or prints what is wrong. */
 
 #include "native_memory.h"
 
@@ -29,7 +31,10 @@ typedef struct {
     int early;                  /* on which side arrays are fenced off without a gap */
 } problem;
 
-static const double RELATIVE[] = {1e-4, 1e-10, 1.6e-2, 2e-3}, ABSOLUTE[] = {2e-5, 1e-10, 1.6e-2, 2e-3}; /* as in tolerance.py */
+static const double RELATIVE[] = {1e-4, 1e-10, 1.6e-2, 2e-3}; /* as in tolerance.py */
+static const double ABSOLUTE[] = {2e-5, 1e-10, 1.6e-2, 2e-3};
+
+static int is_positional(const problem *q) { return q->walk >= POSITIONAL; }
 
 static double half(uint16_t bits) {
     int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -57,7 +62,10 @@ static void set(int type, void *array, i64 at, double value) {
     if (type == F32) ((float *)array)[at] = narrow;
     else if (type == F64) ((double *)array)[at] = value;
     else if (type == BF16) ((uint16_t *)array)[at] = (uint16_t)(bits >> 16);
-    else ((uint16_t *)array)[at] = (uint16_t)((bits >> 16 & 0x8000) | (((bits & 0x7fffffff) >> 13) - (112 << 10)));
+    else {
+        uint32_t size = ((bits & 0x7fffffff) >> 13) - (112 << 10);
+        ((uint16_t *)array)[at] = (uint16_t)((bits >> 16 & 0x8000) | size);
+    }
 }
 
 static uint64_t seed = 1;
@@ -69,10 +77,12 @@ static i64 draw(i64 n) {
 }
 
 /* roughly normal, with a mean of `shift` and a spread of 1, and never too small for binary16 */
-static double noise(double shift) { return (double)(draw(2001) + draw(2001) + draw(2001) - 3000) / 1000 + shift + 5e-4; }
+static double noise(double shift) {
+    return (double)(draw(2001) + draw(2001) + draw(2001) - 3000) / 1000 + shift + 5e-4;
+}
 
 static void *array(const problem *q, int type, i64 n, int there) {
-    return there ? fenced((size_t)(n * ITEM[type]), q->early) : NULL;
+    return there ? fenced((size_t)(n * ITEM_BYTES[type]), q->early) : NULL;
 }
 
 static void *noisy(const problem *q, int type, i64 n, double shift, int there) {
@@ -90,49 +100,60 @@ static double *zeros(i64 n) {
 /* what is expected, and where each element of x belongs */
 typedef struct {
     i64 n, S, *channel, *statistic; /* S statistics */
-    double *count, *mean, *m2, *rstd, *hat, *g, *y, *gx, *gw, *gb; /* hat is x normalised, g is gy times weight */
+    double *count, *mean, *var, *rstd, *y, *gx, *gw, *gb;
+    double *hat, *g; /* x normalized, gy times weight */
 } answer;
 
 static answer belongings(const problem *q) {
-    answer a = {.n = q->N * q->C * q->P, .S = q->walk == POSITIONAL ? q->N * q->P : q->B * q->G};
+    answer a = {.n = q->N * q->C * q->P, .S = is_positional(q) ? q->N * q->P : q->B * q->G};
     a.channel = (i64 *)zeros(a.n), a.statistic = (i64 *)zeros(a.n);
-    a.count = zeros(a.S), a.mean = zeros(a.S), a.m2 = zeros(a.S), a.rstd = zeros(a.S);
-    a.hat = zeros(a.n), a.g = zeros(a.n), a.y = zeros(a.n), a.gx = zeros(a.n), a.gw = zeros(q->C), a.gb = zeros(q->C);
+    a.count = zeros(a.S), a.mean = zeros(a.S), a.var = zeros(a.S), a.rstd = zeros(a.S);
+    a.hat = zeros(a.n), a.g = zeros(a.n), a.y = zeros(a.n), a.gx = zeros(a.n);
+    a.gw = zeros(q->C), a.gb = zeros(q->C);
+    const int last = q->walk == CHANNELS_LAST || q->walk == BY_ROWS;
     for (i64 n = 0; n < q->N; n++)
         for (i64 c = 0; c < q->C; c++)
             for (i64 p = 0; p < q->P; p++) {
-                i64 at = q->walk == CHANNELS_LAST ? (n * q->P + p) * q->C + c : (n * q->C + c) * q->P + p;
+                i64 at = last ? (n * q->P + p) * q->C + c : (n * q->C + c) * q->P + p;
                 i64 unit = q->whole ? c : c * q->P + p, units = q->whole ? q->C : q->C * q->P;
                 i64 group = ((unit + 1) * q->G - 1) / units, block = n / (q->N / q->B);
                 a.channel[at] = c;
-                a.statistic[at] = q->walk == POSITIONAL ? n * q->P + p : block * q->G + group;
+                a.statistic[at] = is_positional(q) ? n * q->P + p : block * q->G + group;
                 a.count[a.statistic[at]]++;
             }
     return a;
 }
 
 static void forget(answer a) {
-    free(a.channel), free(a.statistic), free(a.count), free(a.mean), free(a.m2), free(a.rstd);
+    free(a.channel), free(a.statistic), free(a.count), free(a.mean), free(a.var), free(a.rstd);
     free(a.hat), free(a.g), free(a.y), free(a.gx), free(a.gw), free(a.gb);
 }
 
 static void expect_statistics(const problem *q, answer a, const void *x, double eps) {
-    for (i64 i = 0; i < a.n; i++) a.mean[a.statistic[i]] += get(q->type, x, i) / a.count[a.statistic[i]];
-    for (i64 i = 0; i < a.n; i++) a.m2[a.statistic[i]] += pow(get(q->type, x, i) - a.mean[a.statistic[i]], 2);
-    for (i64 s = 0; s < a.S; s++) a.rstd[s] = 1 / sqrt(a.m2[s] / a.count[s] + eps);
+    for (i64 i = 0; i < a.n; i++)
+        a.mean[a.statistic[i]] += get(q->type, x, i) / a.count[a.statistic[i]];
+    for (i64 i = 0; i < a.n; i++) {
+        i64 s = a.statistic[i];
+        a.var[s] += pow(get(q->type, x, i) - a.mean[s], 2) / a.count[s];
+    }
+    for (i64 s = 0; s < a.S; s++) a.rstd[s] = 1 / sqrt(a.var[s] + eps);
 }
 
-/* outputs and gradients for the statistics of a, which are x's own or, where frozen, given; w and b are of type t */
-static void expect(const problem *q, answer a, int t, const void *x, const void *gy, const void *w, const void *b, int frozen) {
+/* outputs and gradients for the statistics of a, which are x's own or, where frozen, given; w and b
+   are of type t */
+static void expect(const problem *q, answer a, int t, const void *x, const void *gy, const void *w,
+                   const void *b, int frozen) {
     double *mean_g = zeros(a.S), *mean_product = zeros(a.S); /* of g, and of g * hat */
     for (i64 c = 0; c < q->C; c++) a.gw[c] = a.gb[c] = 0;
     for (i64 i = 0; i < a.n; i++) {
         i64 s = a.statistic[i], c = a.channel[i];
         double gradient = get(q->type, gy, i), weight = w ? get(t, w, c) : 1;
-        a.hat[i] = (get(q->type, x, i) - a.mean[s]) * a.rstd[s], a.g[i] = gradient * weight;
+        a.hat[i] = (get(q->type, x, i) - a.mean[s]) * a.rstd[s];
+        a.g[i] = gradient * weight;
         a.y[i] = a.hat[i] * weight + (b ? get(t, b, c) : 0);
         a.gw[c] += gradient * a.hat[i], a.gb[c] += gradient;
-        if (!frozen) mean_g[s] += a.g[i] / a.count[s], mean_product[s] += a.g[i] * a.hat[i] / a.count[s];
+        if (frozen) continue;
+        mean_g[s] += a.g[i] / a.count[s], mean_product[s] += a.g[i] * a.hat[i] / a.count[s];
     }
     for (i64 i = 0; i < a.n; i++) {
         i64 s = a.statistic[i];
@@ -144,14 +165,15 @@ static void expect(const problem *q, answer a, int t, const void *x, const void 
 /* a plan as that of a larger array would be */
 static void vary(bgn_plan *p, const problem *q) {
     if (q->streams) p->streams = 1;
-    if (!q->tiled) p->tiles = 0;
+    if (!q->tiled && q->walk == SLICED) p->tiles = 0;
     if (!q->pieces) return;
-    if (q->walk == SLICED) p->slab = parts(p->rows, q->pieces), p->slabs = parts(p->rows, p->slab);
-    else {
-        i64 positions = q->walk == POSITIONAL ? p->P : p->rows * p->P;
-        p->chunk = parts(positions, q->pieces), p->chunks = parts(positions, p->chunk);
-        p->bundles = least(3, p->N * p->chunks);
+    if (q->walk == POSITIONAL) {
+        p->tile_size = parts(p->P, q->pieces), p->tiles = parts(p->P, p->tile_size);
+    } else if (q->walk != BY_ROWS) {
+        i64 whole = q->walk == SLICED ? p->samples : p->samples * p->P;
+        p->chunk_size = parts(whole, q->pieces), p->chunks = parts(whole, p->chunk_size);
     }
+    p->partials = least(3, p->N);
 }
 
 /* an array that is made by the C code, and what it should be */
@@ -166,7 +188,8 @@ typedef struct {
 /* so that nothing of the run before is mistaken for this one's */
 static void wipe(const result *all, int count) {
     for (int k = 0; k < count; k++)
-        if (all[k].found) memset(all[k].found, 0xff, (size_t)(all[k].n * ITEM[all[k].type]));
+        if (all[k].found)
+            memset(all[k].found, 0xff, (size_t)(all[k].n * ITEM_BYTES[all[k].type]));
 }
 
 static void compare(const result *all, int count) {
@@ -175,8 +198,10 @@ static void compare(const result *all, int count) {
         for (i64 i = 0; i < r->n; i++) scale = fmax(scale, fabs(r->expected[i]));
         for (i64 i = 0; r->found && i < r->n; i++) {
             double value = get(r->type, r->found, i), expected = r->expected[i];
-            if (fabs(value - expected) <= ABSOLUTE[r->type] * scale + RELATIVE[r->type] * fabs(expected)) continue;
-            printf("%s: %s[%lld] is %.9g, expected %.9g\n", name, r->name, (long long)i, value, expected);
+            double most = ABSOLUTE[r->type] * scale + RELATIVE[r->type] * fabs(expected);
+            if (fabs(value - expected) <= most) continue;
+            printf("%s: %s[%lld] is %.9g, expected %.9g\n", name, r->name, (long long)i, value,
+                   expected);
             exit(1);
         }
     }
@@ -186,23 +211,80 @@ static void compare(const result *all, int count) {
 static uint64_t digest(const result *all, int count) {
     uint64_t hash = 1;
     for (const result *r = all; r < all + count; r++)
-        for (i64 i = 0; r->found && i < r->n * ITEM[r->type]; i++)
+        for (i64 i = 0; r->found && i < r->n * ITEM_BYTES[r->type]; i++)
             hash = (hash ^ ((unsigned char *)r->found)[i]) * 1099511628211u;
     return hash;
 }
 
-static void check_running(const problem *q, answer a, const bgn_plan *p, const void *x, void *y, int wide, void *stats) {
-    void *mean = noisy(q, wide, q->G, 0, 1), *var = noisy(q, wide, q->G, 9, 1);
-    double *to_mean = zeros(q->G), *to_var = zeros(q->G), part = 1 / (double)q->B;
-    const result all[] = {{"running mean", wide, mean, q->G, to_mean}, {"running var", wide, var, q->G, to_var}};
+/* Running statistics, one per group or one per channel. */
+static void check_running(const problem *q, answer a, const bgn_plan *p, const void *x, int wide,
+                          void *stats, i64 entries) {
+    void *mean = noisy(q, wide, entries, 0, 1), *var = noisy(q, wide, entries, 9, 1);
+    double *to_mean = zeros(entries), *to_var = zeros(entries), part = .25 / (double)q->B;
+    const result all[] = {{"running mean", wide, mean, entries, to_mean},
+                          {"running var", wide, var, entries, to_var}};
     i64 counter = 3;
-    for (i64 g = 0; g < q->G; g++) to_mean[g] = .75 * get(wide, mean, g), to_var[g] = .75 * get(wide, var, g);
-    for (i64 s = 0; s < a.S; s++)
-        to_mean[s % q->G] += .25 * part * a.mean[s], to_var[s % q->G] += .25 * part * a.m2[s] / (a.count[s] - 1);
-    if (bgn_forward(p, x, y, NULL, NULL, 0, 1e-5, stats, mean, var, -1, &counter, 2)) fail("forward");
+    for (i64 e = 0; e < entries; e++) {
+        i64 group = entries == q->G ? e : ((e + 1) * q->G - 1) / q->C;
+        to_mean[e] = .75 * get(wide, mean, e), to_var[e] = .75 * get(wide, var, e);
+        for (i64 s = group; s < a.S; s += q->G) {
+            to_mean[e] += part * a.mean[s];
+            to_var[e] += part * a.var[s] * a.count[s] / (a.count[s] - 1);
+        }
+    }
+    if (bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, mean, var, entries, .25, &counter, 2))
+        fail("forward without an output");
     compare(all, 2);
     if (counter != 4) fail("the counter does not count");
     free(to_mean), free(to_var), unfence(mean), unfence(var);
+}
+
+/* The sweeps one after the other make what all has, to the bit. */
+static void check_sweeps(const problem *q, answer a, const bgn_plan *p, const result *all, int wide,
+                         const void *x, const void *gy, const void *w, const void *b, int threads) {
+    void *y = all[0].found, *gx = all[1].found, *gw = all[2].found, *gb = all[3].found;
+    void *rstd = all[4].found, *mean = all[5].found, *var = all[6].found;
+    double *sums = fenced((size_t)(2 * a.S) * sizeof(double), q->early);
+    uint64_t before = digest(all, 7);
+    wipe(all, 7);
+    if (bgn_moments(p, x, mean, var, threads)) fail("moments");
+    for (i64 s = 0; s < a.S; s++) set(wide, rstd, s, 1 / sqrt(get(wide, var, s) + 1e-5));
+    if (bgn_write(p, x, y, w, b, q->low, mean, rstd, threads)) fail("write");
+    if (bgn_products(p, gy, x, w, q->low, mean, rstd, sums, gw, gb, threads)) fail("products");
+    for (i64 s = 0; s < 2 * a.S; s++) sums[s] /= a.count[s % a.S];
+    if (gx && bgn_write_gradient(p, gy, x, gx, w, q->low, mean, rstd, sums, threads))
+        fail("write_gradient");
+    if (digest(all, 7) != before) fail("the sweeps differ from the fused passes");
+    unfence(sums);
+}
+
+/* Statistics that are given, in one block; what x holds does not matter to gx. */
+static void check_given(const problem *q, answer a, const bgn_plan *p, const result *all, int t,
+                        int wide, void *x, const void *gy, const void *w, const void *b) {
+    const double eps = 1e-5;
+    void *y = all[0].found, *gx = all[1].found, *gw = all[2].found, *gb = all[3].found;
+    void *rstd = all[4].found, *mean = all[5].found, *var = noisy(q, wide, a.S, 9, 1);
+    for (i64 s = 0; s < a.S; s++) {
+        set(wide, mean, s, noise(2));
+        a.mean[s] = get(wide, mean, s), a.rstd[s] = 1 / sqrt(get(wide, var, s) + eps);
+    }
+    expect(q, a, t, x, gy, w, b, 1);
+    for (int threads = 1; threads <= 3; threads++) {
+        wipe(all, 5);
+        if (bgn_apply(p, x, y, w, b, q->low, eps, mean, var, rstd, threads)) fail("apply");
+        if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, threads))
+            fail("backward with given statistics");
+        compare(all, 5);
+    }
+    if (!gx) return unfence(var);
+    memset(x, 0xff, (size_t)(a.n * ITEM_BYTES[q->type])); /* NaN */
+    wipe(all + 1, 1);
+    if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, 2)) fail("frozen backward");
+    compare(all + 1, 1);
+    wipe(all + 1, 1);
+    if (bgn_write_gradient(p, gy, x, gx, w, q->low, mean, rstd, NULL, 2)) fail("frozen gradient");
+    compare(all + 1, 1);
+    unfence(var);
 }
 
 static void check(const problem *q) {
@@ -214,53 +296,47 @@ static void check(const problem *q) {
     void *w = noisy(q, t, C, 1, q->has_w), *b = noisy(q, t, C, 0, q->has_b);
     void *y = array(q, q->type, n, 1), *gx = array(q, q->type, n, q->want_x);
     void *gw = array(q, t, C, q->want_w), *gb = array(q, t, C, q->want_b);
-    char *stats = array(q, wide, 3 * S, 1), *mean = stats, *m2 = stats + S * ITEM[wide], *rstd = stats + 2 * S * ITEM[wide];
+    char *stats = array(q, wide, 3 * S, 1), *mean = stats, *var = stats + S * ITEM_BYTES[wide];
+    char *rstd = stats + 2 * S * ITEM_BYTES[wide];
     const result all[] = {
         {"y", q->type, y, n, a.y},       {"gx", q->type, gx, n, a.gx},    {"gw", t, gw, C, a.gw},
         {"gb", t, gb, C, a.gb},          {"rstd", wide, rstd, S, a.rstd}, {"mean", wide, mean, S, a.mean},
-        {"m2", wide, m2, S, a.m2},
+        {"var", wide, var, S, a.var},
     };
-    const int own = q->walk == POSITIONAL ? 6 : 7, given = 5; /* PN makes no m2; given statistics are not made at all */
     bgn_plan *p = bgn_plan_new(q->N, C, q->P, q->B, q->G, q->whole, q->type, q->walk);
     vary(p, q);
     uint64_t first = 0;
     expect_statistics(q, a, x, eps);
     expect(q, a, t, x, gy, w, b, 0);
     for (int threads = 1; threads <= 3; threads++) {
-        wipe(all, own);
-        if (bgn_forward(p, x, y, w, b, q->low, eps, stats, NULL, NULL, 0, NULL, threads)) fail("forward");
+        wipe(all, 7);
+        if (bgn_forward(p, x, y, w, b, q->low, eps, stats, NULL, NULL, 0, 0, NULL, threads))
+            fail("forward");
         if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 0, threads)) fail("backward");
-        compare(all, own);
-        if (threads > 1 && digest(all, own) != first) fail("bits depend on the number of threads");
-        first = digest(all, own);
+        compare(all, 7);
+        if (threads > 1 && digest(all, 7) != first) fail("bits depend on the number of threads");
+        first = digest(all, 7);
+        if (!is_positional(q)) check_sweeps(q, a, p, all, wide, x, gy, w, b, threads);
     }
-    if (q->walk != POSITIONAL) check_running(q, a, p, x, y, wide, stats);
-    if (q->walk != POSITIONAL && q->B == 1) {
-        void *var = noisy(q, wide, S, 9, 1);
-        for (i64 s = 0; s < S; s++) {
-            set(wide, mean, s, noise(2));
-            a.mean[s] = get(wide, mean, s), a.rstd[s] = 1 / sqrt(get(wide, var, s) + eps);
-        }
-        expect(q, a, t, x, gy, w, b, 1);
-        for (int threads = 1; threads <= 3; threads++) {
-            wipe(all, given);
-            if (bgn_apply(p, x, y, w, b, q->low, eps, mean, var, rstd, threads)) fail("apply");
-            if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, threads)) fail("backward with given statistics");
-            compare(all, given);
-        }
-        unfence(var);
+    if (!is_positional(q)) {
+        check_running(q, a, p, x, wide, stats, q->G);
+        if (q->whole) check_running(q, a, p, x, wide, stats, C);
+        if (q->B == 1) check_given(q, a, p, all, t, wide, x, gy, w, b);
     }
     bgn_plan_free(p);
     if (alive) fail("memory was not freed");
-    forget(a), unfence(x), unfence(gy), unfence(w), unfence(b), unfence(y), unfence(gx), unfence(gw), unfence(gb), unfence(stats);
+    forget(a), unfence(x), unfence(gy), unfence(w), unfence(b), unfence(y), unfence(gx);
+    unfence(gw), unfence(gb), unfence(stats);
 }
 
 static void call_it(const problem *q, const char *what) {
-    static const char *TYPES[] = {"f32", "f64", "bf16", "f16"}, *WALKS[] = {"sliced", "channels_last", "positional"};
-    int end = snprintf(name, sizeof name, "%s %s %s N=%d C=%d P=%d B=%d G=%d", what, TYPES[q->type], WALKS[q->walk], (int)q->N,
-                       (int)q->C, (int)q->P, (int)q->B, (int)q->G);
-    snprintf(name + end, sizeof name - (size_t)end, " whole=%d low=%d streams=%d tiled=%d pieces=%d early=%d", q->whole, q->low,
-             q->streams, q->tiled, (int)q->pieces, q->early);
+    static const char *TYPES[] = {"f32", "f64", "bf16", "f16"};
+    static const char *WALKS[] = {"sliced", "channels_last", "positional", "by rows"};
+    int end = snprintf(name, sizeof name, "%s %s %s N=%d C=%d P=%d B=%d G=%d", what, TYPES[q->type],
+                       WALKS[q->walk], (int)q->N, (int)q->C, (int)q->P, (int)q->B, (int)q->G);
+    snprintf(name + end, sizeof name - (size_t)end,
+             " whole=%d low=%d streams=%d tiled=%d pieces=%d early=%d", q->whole, q->low, q->streams,
+             q->tiled, (int)q->pieces, q->early);
 }
 
 /* Any shape, partition and choice of arrays; statistics have at least 4 elements. */
@@ -269,44 +345,82 @@ static problem drawn(void) {
     static const i64 POSITIONS[] = {1, 1, 2, 3, 4, 7, 16, 49, 65, 130, 729, 5000};
     for (;;) {
         problem q = {.N = draw(9) + 1, .C = CHANNELS[draw(14)], .P = POSITIONS[draw(12)]};
-        q.type = (int)draw(4), q.walk = (int)draw(3);
+        q.type = (int)draw(4), q.walk = draw(9) ? (int)draw(3) : BY_ROWS;
         i64 D = q.C * q.P, kinds[] = {1, q.C, D, draw(D) + 1, draw(least(D, 60)) + 1};
         q.B = draw(3) ? 1 : draw(2) ? q.N : draw(q.N) + 1;
         q.G = kinds[draw(5)];
         q.whole = q.C % q.G == 0 || (q.G < q.C && draw(2));
         q.has_w = draw(3) > 0, q.has_b = draw(3) > 0, q.low = (int)draw(2);
         q.want_x = draw(4) > 0, q.want_w = draw(4) > 0, q.want_b = draw(4) > 0;
-        q.streams = (int)draw(2), q.tiled = draw(3) > 0, q.pieces = draw(2) ? draw(12) + 1 : 0, q.early = (int)draw(2);
-        if (q.walk == POSITIONAL) q.B = q.G = q.whole = 1;
-        i64 smallest = q.walk == POSITIONAL ? q.C : q.whole ? q.N / q.B * (q.C / q.G) * q.P : q.N / q.B * (D / q.G);
+        q.streams = (int)draw(2), q.tiled = draw(3) > 0, q.early = (int)draw(2);
+        q.pieces = draw(2) ? draw(12) + 1 : 0;
+        if (is_positional(&q)) q.B = q.G = q.whole = 1;
+        i64 smallest = q.N / q.B * (q.whole ? q.C / q.G * q.P : D / q.G);
+        if (is_positional(&q)) smallest = q.C;
         if (q.N % q.B == 0 && smallest >= 4 && q.N * D <= (draw(20) ? 20000 : 200000)) return q;
     }
 }
 
+/* What fails where memory runs out, by number; -1: there is no such call. */
+static int attempt(int what, bgn_plan *p, const float *x, float *y, float *stats, double *sums) {
+    float *var = stats + 40, *rstd = stats + 80, *running = stats + 120;
+    const int positional = p && p->walk >= POSITIONAL;
+    if (what > 2 && positional) return -1;
+    if (what == 0) return !p;
+    if (what == 1)
+        return bgn_forward(p, x, y, NULL, NULL, 0, 1e-5, stats, positional ? NULL : running, running,
+                           p->G, .1, NULL, 2);
+    if (what == 2) return bgn_backward(p, x, x, y, NULL, 0, stats, rstd, NULL, NULL, 0, 2);
+    if (what == 3) return bgn_apply(p, x, y, NULL, NULL, 0, 1e-5, stats, var, rstd, 2);
+    if (what == 4) return bgn_moments(p, x, stats, var, 2);
+    if (what == 5) return bgn_write(p, x, y, NULL, NULL, 0, stats, rstd, 2);
+    if (what == 6) return bgn_products(p, x, x, NULL, 0, stats, rstd, sums, NULL, NULL, 2);
+    if (what == 7) return bgn_write_gradient(p, x, x, y, NULL, 0, stats, rstd, sums, 2);
+    return -1;
+}
+
 /* Every allocation fails once: that is reported, and nothing is left behind. */
 static void check_failures(void) {
-    for (int walk = SLICED; walk <= POSITIONAL; walk++) {
-        const problem q = {.N = 2, .C = 5, .P = 20, .B = 1, .G = walk == POSITIONAL ? 1 : 3, .type = F32, .walk = walk};
-        float *x = noisy(&q, F32, 200, 0, 1), *y = array(&q, F32, 200, 1), *stats = noisy(&q, F32, 120, 9, 1);
+    for (int walk = SLICED; walk <= BY_ROWS; walk++) {
+        const problem q = {.N = 2, .C = 5, .P = 20, .B = 1, .type = F32, .walk = walk,
+                           .G = walk >= POSITIONAL ? 1 : 3};
+        float *x = noisy(&q, F32, 200, 0, 1), *y = array(&q, F32, 200, 1);
+        float *stats = noisy(&q, F32, 130, 9, 1);
+        double *sums = noisy(&q, F64, 6, 0, 1);
         call_it(&q, "without memory");
-        for (int what = 0; what < 4; what++) { /* plan, forward, backward, apply */
-            if (what == 3 && walk == POSITIONAL) continue;
-            for (long k = 0, failed = 1; failed; k++) {
+        for (int what = 0; what < 8; what++) {
+            for (long k = 0, failed = 1; failed == 1; k++) {
                 if (what == 0) until_failure = k;
                 bgn_plan *p = bgn_plan_new(q.N, q.C, q.P, q.B, q.G, q.whole, q.type, q.walk);
                 if (what > 0) until_failure = k;
-                if (what == 0) failed = !p;
-                if (what == 1) failed = bgn_forward(p, x, y, NULL, NULL, 0, 1e-5, stats, NULL, NULL, 0, NULL, 2);
-                if (what == 2) failed = bgn_backward(p, x, x, y, NULL, 0, stats, stats + 80, NULL, NULL, 0, 2);
-                if (what == 3) failed = bgn_apply(p, x, y, NULL, NULL, 0, 1e-5, stats, stats + 40, stats + 80, 2);
-                if (failed != (until_failure < 0)) fail("what is reported is not what happened");
+                failed = attempt(what, p, x, y, stats, sums);
+                if (failed >= 0 && failed != (until_failure < 0))
+                    fail("what is reported is not what happened");
                 until_failure = -1;
                 bgn_plan_free(p);
                 if (alive) fail("memory was not freed");
             }
         }
-        unfence(x), unfence(y), unfence(stats);
+        unfence(x), unfence(y), unfence(stats), unfence(sums);
     }
+}
+
+/* What makes no sense is refused. */
+static void check_refusals(void) {
+    const problem q = {.N = 2, .C = 6, .P = 5, .B = 1, .G = 4, .type = F32, .walk = SLICED};
+    float *x = noisy(&q, F32, 60, 0, 1), *stats = array(&q, F32, 30, 1), *to = stats + 12;
+    bgn_plan *p = bgn_plan_new(q.N, q.C, q.P, 1, q.G, 0, F32, SLICED);
+    bgn_plan *pn = bgn_plan_new(q.N, q.C, q.P, 1, 1, 1, F32, POSITIONAL);
+#define REFUSED(call) \
+    if ((call) != 2) fail(#call)
+    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, to, to, 6, .1, NULL, 1));
+    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, to, to, 4, -1, NULL, 1));
+    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, NULL, NULL, 0, 0, NULL, 0));
+    REFUSED(bgn_moments(pn, x, stats, to, 1));
+    REFUSED(bgn_write(pn, x, x, NULL, NULL, 0, stats, to, 1));
+    REFUSED(bgn_products(pn, x, x, NULL, 0, stats, to, NULL, NULL, NULL, 1));
+    REFUSED(bgn_write_gradient(pn, x, x, x, NULL, 0, stats, to, NULL, 1));
+    bgn_plan_free(p), bgn_plan_free(pn), unfence(x), unfence(stats);
 }
 
 /* Whether bits are the binary16 number nearest to value, of two the even one; neither is NaN. */
@@ -315,15 +429,16 @@ static int nearest(uint16_t bits, double value) {
     int found = bits & 0x7fff;
     if (value != 0 && (value < 0) != bits >> 15) return 0; /* -0 + 0 is 0 */
     if (size >= 65520 || found >= 0x7c00) return size >= 65520 && found == 0x7c00;
-    double above = found + 1 == 0x7c00 ? 65536 : half((uint16_t)(found + 1)), below = found ? half((uint16_t)(found - 1)) : -1;
-    double off = fabs(half((uint16_t)found) - size), other = fmin(fabs(above - size), fabs(below - size));
+    double above = found + 1 == 0x7c00 ? 65536 : half((uint16_t)(found + 1));
+    double below = found ? half((uint16_t)(found - 1)) : -1, off = fabs(half((uint16_t)found) - size);
+    double other = fmin(fabs(above - size), fabs(below - size));
     return off < other || (off == other && found % 2 == 0);
 }
 
 /* Every binary16 number is read exactly, and what is written is the nearest one. */
 static void check_halves(void) {
     enum { ALL = 1 << 16 };
-    const problem q = {.N = 1, .C = 1, .P = ALL, .B = 1, .G = 1, .whole = 1, .type = F16, .walk = SLICED};
+    const problem q = {.N = 1, .C = 1, .P = ALL, .B = 1, .G = 1, .whole = 1, .type = F16};
     call_it(&q, "all numbers");
     uint16_t *x = array(&q, F16, ALL, 1), *y = array(&q, F16, ALL, 1);
     for (int i = 0; i < ALL; i++) x[i] = (uint16_t)i;
@@ -349,6 +464,7 @@ static void check_everything(const char *isa) {
         check(&q);
     }
     check_failures();
+    check_refusals();
     check_halves();
     printf("%s: %d cases\n", isa, CASES);
 }

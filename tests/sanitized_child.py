@@ -218,7 +218,7 @@ def large() -> None:
 def misuse(what: str) -> None:
     """Hand something to C that it must not be given."""
     part = slices(1, 1, 1001, 200)
-    plan = Plan(cpu.library, part, torch.float32, SLICED, torch.contiguous_format, False)
+    plan = Plan(cpu.library, part, torch.float32, SLICED, torch.contiguous_format)
     x, y = (
         torch.randn(1000 if what == "short x" else 1001),
         torch.empty(1000 if what == "short y" else 1001),
@@ -228,9 +228,8 @@ def misuse(what: str) -> None:
         * (3 * plan.step + {"short statistics": -1, "crooked statistics": 1}.get(what, 0))
     )()
     to = ctypes.addressof(stats) + (what == "crooked statistics")
-    cpu.library.forward(
-        plan.pointer, x.data_ptr(), y.data_ptr(), None, None, 0, 1e-5, to, None, None, 0.0, None, 1
-    )
+    arrays = plan.pointer, x.data_ptr(), y.data_ptr(), None, None, 0
+    cpu.library.forward(*arrays, 1e-5, to, None, None, 0, 0.0, None, 1)
 
 
 def report(what: str) -> str:

@@ -10,14 +10,14 @@ import bgn
 from bgn import checks
 
 
-@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3), torch.tensor(3)])
+@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
 def test_integers_of_any_library_become_ints(value: Any) -> None:
     found = checks.positive_int("n", value)
     assert (found, type(found)) == (3, int)
 
 
 @pytest.mark.parametrize(
-    "value", [True, np.bool_(True), torch.tensor(2.0), 2.0, np.float64(2), "2", None]
+    "value", [True, np.bool_(True), torch.tensor(2), 2.0, np.float64(2), "2", None]
 )
 def test_what_is_no_integer_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match=r"n=.* is a .*; expected a positive int"):

@@ -518,3 +518,15 @@ def test_an_attribute_of_the_users_own_is_no_number_of_groups() -> None:
     model: Any = nn.Sequential(nn.BatchNorm2d(8))
     model[0].num_groups = 2
     assert bgn.convert(model, num_groups=4)[0].num_groups == 4
+
+
+@pytest.mark.parametrize("G", [8, 16, 32, 64])
+def test_a_layer_whose_groups_a_batch_decided_gets_those_that_are_asked_for(G: int) -> None:
+    model: Any = nn.Sequential(bgn.BatchGroupNorm2d(64, "auto"))
+    model(torch.randn(2, 64, 2, 2))
+    assert model[0].num_groups == 32
+    batch = torch.randn(2, 64, 2, 2)
+    before = model.eval()(batch)
+    bgn.convert(model, num_groups=G)
+    assert (model[0].num_groups, model[0].running_mean.shape) == (G, (G,))
+    assert_close(model(batch), before)

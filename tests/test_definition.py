@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bgn import functional as F
-from bgn.kernels import AVAILABLE
+from bgn import kernels
 from tests import oracle
 from tests.normalisers import NORMALISERS, C
 from tests.tolerance import TOLERANCES, assert_close
 
 
-@pytest.fixture(params=list(AVAILABLE), autouse=True, scope="module")
+@pytest.fixture(params=kernels.BACKENDS, autouse=True, scope="module")
 def backend(request: Any) -> Iterator[None]:
     """Every test of this file holds for every backend."""
-    before, F.backend = F.backend, AVAILABLE[request.param]
-    yield
-    F.backend = before
+    with kernels.use(request.param):
+        yield
 
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -52,8 +51,9 @@ def feature_maps(draw: st.DrawFn, min_N: int = 1, dims: tuple[int, int] = (2, 5)
 
 def affine(x: Tensor, data: st.DataObject) -> tuple[Tensor | None, Tensor | None]:
     generator = torch.Generator().manual_seed(7)
-    weight = torch.randn(x.shape[1], generator=generator) if data.draw(st.booleans()) else None
-    bias = torch.randn(x.shape[1], generator=generator) if data.draw(st.booleans()) else None
+    options: Any = {"generator": generator, "dtype": torch.promote_types(x.dtype, torch.float32)}
+    weight = torch.randn(x.shape[1], **options) if data.draw(st.booleans()) else None
+    bias = torch.randn(x.shape[1], **options) if data.draw(st.booleans()) else None
     return weight, bias
 
 

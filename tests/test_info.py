@@ -26,6 +26,7 @@ def test_info_names_versions_and_the_chosen_backend() -> None:
 
 def test_a_backend_is_forced_by_the_environment() -> None:
     assert "definition (forced by BGN_BACKEND=definition)" in run("definition").stdout
+    assert "the best one available" in run("").stdout
 
 
 def test_an_unknown_backend_is_refused() -> None:

@@ -1,7 +1,5 @@
 """The shared library in a process: several threads, after a fork, missing or damaged."""
 
-import importlib.machinery
-import importlib.util
 import multiprocessing
 import os
 import subprocess
@@ -14,8 +12,8 @@ import pytest
 import torch
 
 import bgn
-from bgn.kernels import cpu, definition
-from bgn.kernels.library import load
+from bgn.kernels import cpu
+from bgn.kernels.library import find, load
 
 pytestmark = pytest.mark.skipif(not cpu.available(), reason=f"the cpu backend is {cpu.why_not}")
 
@@ -56,31 +54,51 @@ def test_after_a_fork() -> None:
     child.join(timeout=60)
 
 
+def whole_library() -> bytes:
+    path = find()
+    assert path is not None
+    return path.read_bytes()
+
+
 @pytest.mark.parametrize(
-    ("content", "words"), [(None, "not built"), (b"no library", "damaged or for another machine")]
+    ("content", "words"),
+    [
+        (lambda: None, "missing: it is compiled when the package is installed"),
+        (lambda: b"no library", "damaged or for another machine"),
+        (lambda: whole_library()[:100], "damaged or for another machine"),
+        (lambda: whole_library()[:50_000], "damaged or for another machine"),
+    ],
+    ids=["missing", "text", "its header", "a part of it"],
 )
 def test_without_a_library_it_says_why(
-    monkeypatch: Any, tmp_path: Path, content: bytes | None, words: str
+    monkeypatch: Any, tmp_path: Path, content: Any, words: str
 ) -> None:
     path = tmp_path / "_native.so"
-    if content is not None:
-        path.write_bytes(content)
-    spec = (
-        importlib.machinery.ModuleSpec("bgn._native", None, origin=str(path))
-        if content is not None
-        else None
-    )
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+    if content() is not None:
+        path.write_bytes(content())
+    monkeypatch.setattr("bgn.kernels.library.find", lambda: path if path.exists() else None)
     library, why = load()
     assert library is None
     assert words in why
     monkeypatch.setattr(cpu, "_found", None)
     monkeypatch.setattr(cpu, "why_not", why)
-    monkeypatch.setattr(bgn.kernels, "AVAILABLE", {"definition": definition})
+    monkeypatch.setattr(bgn.kernels, "BACKENDS", ("definition",))
     assert bgn.kernels.choose("auto").name == "definition"
     assert words in bgn.kernels.choose("auto").reason
     with pytest.raises(ValueError, match=f"BGN_BACKEND='cpu', but cpu is {words}"):
         bgn.kernels.choose("cpu")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"), [("default", "default"), ("avx512", "accepted: default, avx2")]
+)
+def test_the_environment_chooses_the_instruction_set(asked: str, words: str) -> None:
+    code = "import bgn.kernels.cpu as cpu; print(cpu.library.capability)"
+    environment = {**os.environ, "BGN_CPU_CAPABILITY": asked}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert words in done.stdout + done.stderr
 
 
 def test_one_openmp_runtime_in_the_process() -> None:
@@ -90,7 +108,8 @@ def test_one_openmp_runtime_in_the_process() -> None:
     code = (
         "import bgn, torch; bgn.BatchGroupNorm2d(8, 3)(torch.randn(2, 8, 100, 100))\n"
         "mapped = {line.split()[-1] for line in open('/proc/self/maps')}\n"
-        "print(bgn.info().backend, *(file for file in mapped if 'libgomp' in file or 'libomp' in file))"
+        "print(bgn.info().backend,"
+        " *(file for file in mapped if 'libgomp' in file or 'libomp' in file))"
     )
     environment = {**os.environ, "BGN_BACKEND": "cpu"}
     done = subprocess.run(
@@ -106,8 +125,7 @@ def test_a_missing_library_is_announced_once_unless_it_is_not_wanted(
     variable: str | None, warned: bool
 ) -> None:
     code = (
-        "import importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'bgn._native' else find(name, *rest)\n"
+        "import importlib.machinery; importlib.machinery.EXTENSION_SUFFIXES = []\n"
         "import bgn, torch; norm = bgn.BatchGroupNorm2d(4, 2)\n"
         "for _ in range(3): norm(torch.ones(2, 4, 3, 3))\n"
         "print(bgn.info().backend)"
@@ -119,4 +137,4 @@ def test_a_missing_library_is_announced_once_unless_it_is_not_wanted(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "definition"
-    assert done.stderr.count("the cpu backend of bgn is not built") == warned
+    assert done.stderr.count("the C core of bgn is missing") == warned

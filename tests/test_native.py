@@ -1,4 +1,4 @@
-"""The native backend: equal to the reference, whatever the shape, dtype, memory format, threads and instruction set."""
+"""The C core: equal to the definition for any shape, dtype, layout, threads, instruction set."""
 
 import itertools
 import math
@@ -12,9 +12,10 @@ from torch import Tensor
 
 import bgn
 from bgn import functional as F
-from bgn.kernels import cpu, definition
+from bgn.kernels import cpu, definition, plans
 from bgn.partition import Partition, channel_groups, slices
 from bgn.running import Running
+from tests import kernel_calls as fast
 from tests.tolerance import TOLERANCES, assert_close
 
 pytestmark = pytest.mark.skipif(not cpu.available(), reason=f"the cpu backend is {cpu.why_not}")
@@ -105,7 +106,7 @@ LAYOUTS = ["contiguous", "last", "gaps", "odd"]
 @given(
     shape=shapes(), data=st.data(), dtype=st.sampled_from(DTYPES), layout=st.sampled_from(LAYOUTS)
 )
-def test_the_same_as_the_reference_in_float64(
+def test_the_same_as_the_definition_in_float64(
     shape: tuple[int, ...], data: st.DataObject, dtype: torch.dtype, layout: str
 ) -> None:
     what = data.draw(st.sampled_from(["train", "apply", "positional"]))
@@ -120,14 +121,25 @@ def test_the_same_as_the_reference_in_float64(
     if what == "apply":
         part = Partition(part.N, part.C, part.P, 1, part.G, part.whole_channels)
         mean, var = torch.linspace(-1, 1, part.G), torch.linspace(0.5, 2, part.G)
-        call = lambda backend: lambda x, w, b: backend.apply(x, part, mean, var, w, b, 1e-5)  # noqa: E731
+        if dtype is torch.float64:
+            mean, var = mean.double(), var.double()
+
+        def call(kernels: Any) -> Any:
+            return lambda x, w, b: kernels.normalize_with(x, part, mean, var, w, b, 1e-5)
+
     elif what == "positional":
         assume(len(shape) == 4 and part.C >= 4)
-        call = lambda backend: lambda x, w, b: backend.positional(x, w, b, 1e-5)  # noqa: E731
+
+        def call(kernels: Any) -> Any:
+            return lambda x, w, b: kernels.positional(x, w, b, 1e-5)
+
     else:
-        call = lambda backend: lambda x, w, b: backend.train(x, part, w, b, 1e-5)  # noqa: E731
-    assert cpu.serves(x, weight, bias)
-    ours = run(call(cpu), x, weight, bias, gy)
+
+        def call(kernels: Any) -> Any:
+            return lambda x, w, b: kernels.normalize(x, part, w, b, 1e-5)
+
+    assert fast.is_eligible(x, weight, bias)
+    ours = run(call(fast), x, weight, bias, gy)
     exact = run(
         call(definition), *(t.double() if t is not None else None for t in (x, weight, bias, gy))
     )
@@ -144,7 +156,7 @@ def test_the_same_as_the_reference_in_float64(
     dtype=st.sampled_from(DTYPES),
     momentum=st.sampled_from([0.1, None, 1.0]),
 )
-def test_running_statistics_as_the_reference(
+def test_running_statistics_as_the_definition(
     shape: tuple[int, ...], data: st.DataObject, dtype: torch.dtype, momentum: float | None
 ) -> None:
     part = data.draw(partitions(shape))
@@ -157,8 +169,8 @@ def test_running_statistics_as_the_reference(
         for d in (kept, torch.float64)
     )
     before = ours.mean._version
-    cpu.train(x, part, None, None, 1e-5, ours)
-    definition.train(x.double(), part, None, None, 1e-5, exact)
+    fast.normalize(x, part, None, None, 1e-5, ours)
+    definition.normalize(x.double(), part, None, None, 1e-5, exact)
     assert_close(ours.mean, exact.mean, kept)
     assert_close(ours.var, exact.var, kept)
     assert ours.counter is not None
@@ -177,8 +189,8 @@ def test_every_half_precision_number_is_read_and_written_as_torch_does(
     factor = (1 / torch.tensor(1.0, dtype=torch.float64).sqrt()).float() * weight
     cpu.library.use_avx2(wide)
     try:
-        same = cpu.apply(x, part, mean, var, None, None, 0.0)
-        scaled = cpu.apply(x, part, mean, var, weight, None, 0.0)
+        same = fast.normalize_with(x, part, mean, var, None, None, 0.0)
+        scaled = fast.normalize_with(x, part, mean, var, weight, None, 0.0)
     finally:
         cpu.library.use_avx2(1)
     assert torch.equal(same.isnan(), x.isnan())
@@ -209,9 +221,15 @@ def everything(
     part, whole = slices(N, C, P, G, B), slices(N, C, P, G)
     mean, var = random((G,), dtype, 4), random((G,), dtype, 5).square() + 1
     return [
-        *run(lambda x, w, b: cpu.train(x, part, w, b, 1e-5), x, weight, bias, gy),
-        *run(lambda x, w, b: cpu.apply(x, whole, mean, var, w, b, 1e-5), x, weight, bias, gy),
-        *run(lambda x, w, b: cpu.positional(x, w, b, 1e-5), x, weight, bias, gy),
+        *run(lambda x, w, b: fast.normalize(x, part, w, b, 1e-5), x, weight, bias, gy),
+        *run(
+            lambda x, w, b: fast.normalize_with(x, whole, mean, var, w, b, 1e-5),
+            x,
+            weight,
+            bias,
+            gy,
+        ),
+        *run(lambda x, w, b: fast.positional(x, w, b, 1e-5), x, weight, bias, gy),
     ]
 
 
@@ -251,9 +269,9 @@ def test_outputs_that_go_past_the_caches(layout: str, dtype: torch.dtype, G: int
     assert x.numel() * x.element_size() >= 16 << 20
     part = slices(5, 16, 350 * 351, G)
     weight, bias = random((16,), torch.float32, 2), random((16,), torch.float32, 3)
-    ours = run(lambda x, w, b: cpu.train(x, part, w, b, 1e-5), x, weight, bias, gy)
+    ours = run(lambda x, w, b: fast.normalize(x, part, w, b, 1e-5), x, weight, bias, gy)
     exact = run(
-        lambda x, w, b: definition.train(x, part, w, b, 1e-5),
+        lambda x, w, b: definition.normalize(x, part, w, b, 1e-5),
         x.double(),
         weight.double(),
         bias.double(),
@@ -265,13 +283,16 @@ def test_outputs_that_go_past_the_caches(layout: str, dtype: torch.dtype, G: int
 def test_it_is_used_where_it_serves_and_only_there() -> None:
     norm = bgn.BatchGroupNorm2d(4, 2)
     x = torch.randn(2, 4, 3, 3)
-    served = lambda t: cpu.serves(t, norm.weight, norm.bias)  # noqa: E731
+
+    def served(t: Tensor) -> bool:
+        return fast.is_eligible(t, norm.weight, norm.bias)
+
     for dtype, layout in itertools.product([torch.float32, torch.bfloat16, torch.float16], LAYOUTS):
         given = laid_out(x.to(dtype), layout)
         assert served(given)
-        assert type(norm(given).grad_fn).__name__ == "_NormaliseBackward"
+        assert type(norm(given).grad_fn).__name__ == "_NormalizeBackward"
         assert (
-            type(norm(given).grad_fn).__name__ == "_NormaliseBackward"
+            type(norm(given).grad_fn).__name__ == "_NormalizeBackward"
         )  # now that the shape is known
     assert not served(x.double())
     assert not served(x.to("meta"))
@@ -331,7 +352,7 @@ def test_second_derivatives_through_a_first_native_one() -> None:
         bgn.PositionalNorm2d(4).double(),
     ):
         x = torch.randn(2, 4, 3, 3, dtype=torch.float64, requires_grad=True)
-        assert type(norm(x).grad_fn).__name__ == "_NormaliseBackward"
+        assert type(norm(x).grad_fn).__name__ == "_NormalizeBackward"
         (gradient,) = torch.autograd.grad(norm(x).pow(3).sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(gradient.square().sum(), x)
         assert second.abs().max() > 0
@@ -358,12 +379,11 @@ def test_nothing_but_x_is_kept_for_the_backward_pass() -> None:
 
 
 def test_many_shapes_do_not_pile_up(monkeypatch: Any) -> None:
-    monkeypatch.setattr(cpu, "_PLANS", 5)
-    monkeypatch.setattr(F, "_REMEMBERED", 5)
+    monkeypatch.setattr(plans, "_MOST", 5)
     norm = bgn.BatchGroupNorm2d(2, 1)
     for size in range(1, 20):
         norm(torch.randn(2, 2, size, 1))
-    assert max(len(cpu._plans), len(cpu._lanes), len(F._partitions)) <= 5
+    assert len(plans._plans) <= 5
 
 
 def test_nan_and_infinity_stay_in_their_group() -> None:

@@ -65,9 +65,9 @@ def main(arguments: list[str] | None = None) -> None:
             found[f"y_{part}"].append(label)
     content = io.BytesIO()
     arrays = {
-        name: np.stack(values) if name[0] == "x" else np.array(values)
+        name: np.stack(values) if name[0] == "x" else np.array(values)  # type: ignore[arg-type]
         for name, values in found.items()
-    }  # type: ignore[arg-type]
+    }
     names = source.get(jpegs.NAMES, source["wnids"])[chosen]
     np.savez_compressed(content, class_names=names, **arrays)  # type: ignore[arg-type]
     options.out.parent.mkdir(parents=True, exist_ok=True)

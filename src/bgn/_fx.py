@@ -13,10 +13,10 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def leaf(forward: Callable[[M, Tensor], Tensor]) -> Callable[[M, Tensor], Tensor]:
-    """Under symbolic tracing, record a call of the module instead of tracing into its checks of shapes.
+    """Under symbolic tracing, record a call of the module instead of tracing into its checks.
 
-    ``torch.fx`` takes only modules of torch.nn for leaves, and every tool on top of it (fusing, quantising, feature
-    extraction) would have to be told otherwise.
+    ``torch.fx`` takes only modules of torch.nn for leaves, and every tool on top of it (fusing,
+    quantizing, feature extraction) would have to be told otherwise.
     """
 
     @functools.wraps(forward)

@@ -48,7 +48,7 @@ def info() -> Info:
         torch=torch.__version__,
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
-        backends=tuple(kernels.AVAILABLE),
+        backends=kernels.BACKENDS,
         backend=kernels.choice.name,
         reason=kernels.choice.reason,
     )

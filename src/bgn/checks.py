@@ -1,4 +1,4 @@
-"""Checks of arguments: errors name the argument, its value and what is accepted."""
+"""Errors for bad arguments: each names the argument, its value and what would be accepted."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from bgn.partition import Partition
 
 
 def positive_int(name: str, value: Any) -> int:
-    """The value as an int; refuse everything but 1, 2, 3, ...
-
-    Integers of other libraries, such as numpy's, are accepted. A bool is not a number here.
-    """
-    try:
-        number: int = value if isinstance(value, int) else operator.index(value)
-        if isinstance(number, bool):
-            raise TypeError
-    except TypeError:
-        raise TypeError(
-            f"{name}={value!r} is a {type(value).__name__}; expected a positive int"
-        ) from None
-    if number < 1:
-        raise ValueError(f"{name}={number} is not positive; expected an int of at least 1")
-    return number
+    """The value as an int; refuse everything but 1, 2, 3, ..., of whatever integer type."""
+    if type(value) is not int and not isinstance(value, torch.SymInt):
+        if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
+            raise TypeError(
+                f"{name}={value!r} is a {type(value).__name__}; expected a positive int"
+            )
+        value = operator.index(value)
+    if value < 1:
+        raise ValueError(f"{name}={value} is not positive; expected an int of at least 1")
+    return value  # type: ignore[no-any-return]
 
 
 def one_of(name: str, value: Any, accepted: Sequence[str]) -> None:
@@ -44,14 +42,18 @@ def did_you_mean(value: Any, accepted: Sequence[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def eps(value: Any) -> None:
-    """Refuse an epsilon that could make the square root fail."""
+def eps(value: Any, training: bool = False) -> None:
+    """Refuse an epsilon that could make the square root fail; in training, 0 too, as torch does."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(
             f"eps={value!r} is a {type(value).__name__}; expected a float of at least 0"
         )
     if not 0 <= value < float("inf"):
         raise ValueError(f"eps={value} is out of range; expected a finite float of at least 0")
+    if training and value == 0:
+        raise ValueError(
+            "eps=0 in training divides by zero where values agree; expected more than 0"
+        )
 
 
 def momentum(value: Any) -> None:
@@ -85,33 +87,71 @@ def vector(name: str, value: Tensor | None, size: int, per: str) -> None:
         )
 
 
-def channels(input: Tensor, name: str, expected: int) -> None:
-    """Refuse an input whose channels are not those of the layer."""
-    if input.shape[1] != expected:
-        raise ValueError(
-            f"input of shape {tuple(input.shape)} has {input.shape[1]} channels;"
-            f" expected {name}={expected}"
+def same_dtype(name: str, value: Tensor, input: Tensor) -> None:
+    """Refuse a dtype that torch.nn would refuse: not the input's, nor float32 beside a half one."""
+    if value.dtype is input.dtype:
+        return
+    half = input.dtype in (torch.bfloat16, torch.float16)
+    if not half or value.dtype is not torch.float32:
+        accepted = f"{input.dtype} or torch.float32" if half else f"{input.dtype}"
+        raise TypeError(
+            f"{name} has dtype {value.dtype} and input {input.dtype}; expected {name} of {accepted}"
         )
 
 
-def groups_fit(input: Tensor, num_groups: int) -> None:
+def affine(input: Tensor, C: int, weight: Tensor | None, bias: Tensor | None) -> None:
+    """Refuse a weight or bias that does not fit the input."""
+    for name, value in ("weight", weight), ("bias", bias):
+        if value is not None:
+            vector(name, value, C, "channel")
+            same_dtype(name, value, input)
+
+
+def statistics(
+    input: Tensor, part: Partition, mean: Tensor, var: Tensor, moving: bool = False
+) -> None:
+    """Refuse running statistics that do not fit the input or want a gradient.
+
+    Those that a batch moves may have an entry per channel, where groups are whole channels.
+    """
+    per_channel = moving and part.whole_channels and mean.shape == (part.C,)
+    size, per = (part.C, "channel") if per_channel else (part.G, "group")
+    for name, value in ("running_mean", mean), ("running_var", var):
+        vector(name, value, size, per)
+        same_dtype(name, value, input)
+        if value.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{name}.requires_grad=True; running statistics cannot have a gradient:"
+                " expected False"
+            )
+
+
+def channels(shape: Sequence[int], name: str, expected: int) -> None:
+    """Refuse an input whose channels are not those of the layer."""
+    if shape[1] != expected:
+        raise ValueError(
+            f"input of shape {tuple(shape)} has {shape[1]} channels; expected {name}={expected}"
+        )
+
+
+def groups_fit(shape: Sequence[int], num_groups: int) -> None:
     """Refuse more groups than a sample has features."""
-    features = math.prod(input.shape[1:])
+    features = math.prod(shape[1:])
     if num_groups > features:
-        axes = _AXES.get(input.dim(), "C*...")
-        sizes = "*".join(str(size) for size in input.shape[1:])
+        axes = _AXES.get(len(shape), "C*...")
+        sizes = "*".join(str(size) for size in shape[1:])
         raise ValueError(
             f"num_groups={num_groups} exceeds the {features} features of one sample"
             f" ({axes} = {sizes})"
         )
 
 
-def dims(input: Tensor, accepted: tuple[int, ...], layer: str) -> None:
+def dims(shape: Sequence[int], accepted: tuple[int, ...], layer: str) -> None:
     """Refuse an input of the wrong number of dimensions."""
-    if input.dim() not in accepted:
+    if len(shape) not in accepted:
         names = " or ".join(f"{n}D (N, {_AXES[n].replace('*', ', ')})" for n in accepted)
         raise ValueError(
-            f"{layer} got a {input.dim()}D input of shape {tuple(input.shape)}; expected {names}"
+            f"{layer} got a {len(shape)}D input of shape {tuple(shape)}; expected {names}"
         )
 
 

@@ -1,14 +1,14 @@
-"""The normalisers as modules, each a drop-in for its relative in torch.nn.
+"""The normalizers as modules, each a drop-in for its relative in torch.nn.
 
-The layers with running statistics derive from torch's ``_NormBase``, as BatchNorm and InstanceNorm do, so keys, state_dict
-version, ``reset_parameters`` and the constructor are theirs. They are deliberately no ``_BatchNorm``: code that asks for
-that type counts on one running statistic per channel (``SyncBatchNorm.convert_sync_batchnorm`` would build a layer with
-buffers of the wrong size), and here there is one per group.
+The layers with running statistics derive from torch's ``_NormBase``, as BatchNorm and InstanceNorm
+do, so keys, state_dict version, ``reset_parameters`` and the constructor are theirs. They are
+deliberately no ``_BatchNorm``: code that asks for that type counts on one running statistic per
+channel (``SyncBatchNorm.convert_sync_batchnorm`` would build a layer with buffers of the wrong
+size), and here there is one per group.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from bgn import checks
+from bgn import checks, kernels
 from bgn import functional as F
 from bgn._fx import leaf as fx_leaf
 from bgn.groups import AUTO, auto_groups, warn_of_one_image
@@ -34,144 +34,189 @@ __all__ = [
 
 
 def _recomputing() -> bool:
-    """Whether this forward runs inside a backward pass: then it is a checkpointed segment's second run."""
+    """Whether this forward runs inside a backward pass: a checkpointed segment's second run."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
+def _not_scriptable(layer: nn.Module) -> Exception:
+    return RuntimeError(
+        f"torch.jit.script cannot compile {type(layer).__name__}; use torch.jit.trace or"
+        " torch.export, or script what bgn.fold(model) or bgn.convert(model, 'bn') gives"
+    )
+
+
 class _BatchWideNorm(_NormBase):
-    """What BGN and GBGN share: statistics over the batch, and running averages of them for test time."""
+    """What BGN and GBGN share: statistics over the batch, and running averages for test time."""
 
     accepted_dims: ClassVar[tuple[int, ...]]
     cut: ClassVar[Callable[..., Partition]] = staticmethod(slices)
     num_groups: int
     batch_blocks = 1
-    unsettled: bool  # whether the first batch is still to decide on the number of groups
+    auto: bool  # whether the first training batch decides, or has decided, the number of groups
+    undecided: bool  # whether it is still to come
 
     def __init__(
         self,
         num_features: int,
-        num_groups: int | str,
+        num_groups: int | str | None = None,
         eps: float = 1e-5,
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        checks.positive_int("num_features", num_features)
-        unsettled = num_groups == AUTO and self.cut is slices
-        if unsettled:
-            num_groups = num_features
-        checks.positive_int("num_groups", num_groups)
+        num_features = checks.positive_int("num_features", num_features)
+        auto = num_groups == AUTO and self.cut is slices
+        num_groups = num_features if auto else self._checked_groups(num_groups)
         checks.eps(eps)
         checks.momentum(momentum)
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
-        self.num_groups, self.unsettled = int(num_groups), unsettled
+        if affine and not bias:
+            self.register_parameter("bias", None)
+        self.num_groups, self.auto, self.undecided = num_groups, auto, auto
         if track_running_stats:
             self.running_mean = torch.zeros(self.num_statistics, device=device, dtype=dtype)
             self.running_var = torch.ones(self.num_statistics, device=device, dtype=dtype)
 
-    def settle(self, num_groups: int) -> None:
-        """Decide on the number of groups of a layer that was made with ``num_groups="auto"``; statistics begin anew."""
-        checks.positive_int("num_groups", num_groups)
-        self.unsettled, self.num_groups = False, num_groups
-        if self.running_mean is not None and self.running_var is not None:
-            self.running_mean = self.running_mean.new_zeros(num_groups)
-            self.running_var = self.running_var.new_ones(num_groups)
+    def _checked_groups(self, num_groups: Any) -> int:
+        if isinstance(num_groups, str) or num_groups is None:
+            accepted = "an int of at least 1"
+            if self.cut is slices:
+                accepted += f" or {AUTO!r} (or bgn.paper_groups(batch_size=...))"
+            raise (TypeError if num_groups is None else ValueError)(
+                f"{type(self).__name__}: num_groups={num_groups!r}; expected {accepted}"
+            )
+        return checks.positive_int("num_groups", num_groups)
+
+    def reset_parameters(self) -> None:
+        """Statistics as before the first batch, weight 1, bias 0."""
+        self.reset_running_stats()
+        _reset_affine(self)
+
+    def __prepare_scriptable__(self) -> Any:
+        raise _not_scriptable(self)
 
     @property
     def num_statistics(self) -> int:
-        """Entries of running_mean and running_var."""
-        return self.num_groups
+        """Entries of running_mean and running_var.
+
+        One per group; one per channel with ``num_groups="auto"``, so that buffers do not change
+        their shape when the number of groups is decided.
+        """
+        return self.num_features if self.auto else self.num_groups
+
+    def resolve_groups(self, num_groups: int) -> None:
+        """Set the number of groups; running statistics start anew where their number changes."""
+        self.num_groups = checks.positive_int("num_groups", num_groups)
+        self.undecided = False
+        mean, var = self.running_mean, self.running_var
+        if mean is not None and var is not None and len(mean) != self.num_statistics:
+            self.running_mean = mean.new_zeros(self.num_statistics)
+            self.running_var = var.new_ones(self.num_statistics)
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
-        if self.unsettled and (self.training or self.running_mean is None):
-            self._settle_by(input)
-        # looked up where modules keep them: a module's own lookup costs as much as all checks together
-        parameters, buffers, training = self._parameters, self._buffers, self.training
-        mean, var, counter = (
-            buffers["running_mean"],
-            buffers["running_var"],
-            buffers["num_batches_tracked"],
-        )
-        whole = "weight" in parameters and "bias" in parameters  # parametrised ones are elsewhere
-        weight, bias = (
-            (parameters["weight"], parameters["bias"]) if whole else (self.weight, self.bias)
-        )
-        running, given = None, None
-        if mean is not None and var is not None:
-            if not training:
-                given = mean, var
-            elif self.track_running_stats and counter is not None and not _recomputing():
-                running = Running(mean, var, self.momentum, counter)
-        key = None
-        if type(input) is Tensor and not torch.compiler.is_compiling():
-            key = (
-                type(self),
-                input.shape,
-                input.dtype,
-                given is None,
-                self.num_features,
-                self.num_groups,
-                self.batch_blocks,
+        shape = kernels.sizes(input)
+        checks.dims(shape, self.accepted_dims, type(self).__name__)
+        checks.channels(shape, "num_features", self.num_features)
+        weight, bias, mean, var, counter = self._tensors()
+        if (mean is None) != (var is None):
+            missing = "running_mean" if mean is None else "running_var"
+            raise ValueError(
+                f"{missing}=None while the other is a tensor; expected both or neither"
             )
-            output = F.backend.quick(key, input, weight, bias, self.eps, running, given)
-            if output is not None:
-                return output
-        checks.dims(input, self.accepted_dims, type(self).__name__)
-        checks.channels(input, "num_features", self.num_features)
-        blocks = self.batch_blocks if given is None else 1
-        part = F.partition(self.cut, input, self.num_groups, blocks)
-        return F.batch_wide(input, part, weight, bias, self.eps, running, given, key)
+        if self.training or mean is None:
+            running = None
+            if self.training and self.track_running_stats and not _recomputing():
+                if mean is not None:
+                    running = Running(mean, var, self.momentum, counter)
+                elif counter is not None:
+                    counter.add_(1)
+            G = self._first_groups(input, shape) if self.undecided else self.num_groups
+            plan = kernels.plan(self.cut, input, G, self.batch_blocks)
+            output = F.batch_wide(input, plan, weight, bias, self.eps, running, None)
+            if self.undecided and not plan.empty:  # now that the batch was accepted
+                self.num_groups, self.undecided = G, False
+            return output
+        plan = kernels.plan(self.cut, input, self.num_features if self.auto else self.num_groups)
+        return F.batch_wide(input, plan, weight, bias, self.eps, None, (mean, var))
 
-    def _settle_by(self, input: Tensor) -> None:
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        several = getattr(self, "_is_replica", False) or (
-            distributed and torch.distributed.get_world_size() > 1
-        )
-        if several or torch.compiler.is_compiling():
-            raise RuntimeError(
-                "num_groups='auto' is decided by the first training batch, in one process and not compiled; otherwise decide"
-                " before: bgn.convert(model, num_groups='auto', batch_size=..., sample=...)"
+    def _tensors(self) -> Any:
+        """Weight, bias, running statistics and counter.
+
+        From where modules keep them: a module's own lookup would cost as much as all checks.
+        """
+        parameters, buffers = self._parameters, self._buffers
+        try:
+            return (
+                parameters["weight"],
+                parameters["bias"],
+                buffers["running_mean"],
+                buffers["running_var"],
+                buffers["num_batches_tracked"],
             )
-        checks.dims(input, self.accepted_dims, type(self).__name__)
-        checks.channels(input, "num_features", self.num_features)
-        if input.numel():
-            warn_of_one_image(len(input))
-            self.settle(auto_groups(self.num_features, len(input), input[0, 0].numel()))
+        except KeyError:  # parametrized tensors are elsewhere
+            names = "weight", "bias", "running_mean", "running_var", "num_batches_tracked"
+            return tuple(getattr(self, name) for name in names)
+
+    def _first_groups(self, input: Tensor, shape: Any) -> int:
+        """The number of groups that the first training batch decides on."""
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        several = distributed and torch.distributed.get_world_size() > 1
+        if several or getattr(self, "_is_replica", False) or torch.compiler.is_compiling():
+            raise RuntimeError(
+                "num_groups='auto' is decided by the first training batch, in one process and not"
+                " compiled; otherwise decide before: bgn.convert(model, num_groups='auto',"
+                " batch_size=..., sample=...)"
+            )
+        if input.numel() == 0:
+            return self.num_features
+        warn_of_one_image(shape[0])
+        return auto_groups(self.num_features, shape[0], input[0, 0].numel())
 
     def extra_repr(self) -> str:
-        groups = repr(AUTO) if self.unsettled else self.num_groups
+        groups = repr(AUTO) if self.undecided else self.num_groups
+        bias = ", bias=False" if self.affine and self.bias is None else ""
         return (
             f"{self.num_features}, num_groups={groups}, eps={self.eps}, momentum={self.momentum},"
-            f" affine={self.affine}, track_running_stats={self.track_running_stats}"
+            f" affine={self.affine}{bias}, track_running_stats={self.track_running_stats}"
         )
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        saved, batches = (
-            state_dict.get(prefix + name) for name in ("running_mean", "num_batches_tracked")
-        )
-        if self.unsettled and saved is not None and saved.dim() == 1 and saved.numel():
-            undecided = (
-                saved.numel() == self.num_features and batches is not None and int(batches) == 0
-            )
-            if not undecided:
-                self.settle(saved.numel())
+        saved = state_dict.get(prefix + "running_mean")
+        if self.auto and saved is not None and self.running_mean is not None:
+            self._spread_over_channels(state_dict, prefix, saved)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        if (
-            saved is not None
-            and self.running_mean is not None
-            and saved.shape != self.running_mean.shape
-        ):
+        if saved is None or self.running_mean is None or saved.dim() != 1:
+            return
+        if len(saved) != self.num_statistics and not self.auto:
             error_msgs: list[str] = args[-1]
             error_msgs.append(
-                f"{prefix}num_groups={self.num_groups} has {self.num_statistics} running statistics, the checkpoint has"
-                f" {saved.numel()}: it was trained with other groups (a BatchNorm has one per channel); load it into a"
-                f" layer with that many groups"
+                f"{prefix}running_mean: this layer has num_groups={self.num_groups}, the checkpoint"
+                f" has {len(saved)} statistics. "
+                + (
+                    "It is one of a BatchNorm: build the model with BatchNorm, load it, then"
+                    f" bgn.convert(model, num_groups={self.num_groups})"
+                    if len(saved) == self.num_features
+                    else f"Build the layer with num_groups={len(saved)}, load it, then bgn.regroup"
+                )
             )
+
+    def _spread_over_channels(self, state_dict: dict[str, Any], prefix: str, saved: Tensor) -> None:
+        """Load a checkpoint with one statistic per group into buffers with one per channel."""
+        C, G = self.num_features, saved.numel()
+        if saved.dim() != 1 or G == C or G == 0 or C % G:
+            return
+        for name in ("running_mean", "running_var"):
+            value = state_dict.get(prefix + name)
+            if value is not None:
+                state_dict[prefix + name] = value.repeat_interleave(C // G)
+        self.num_groups, self.undecided = G, False
 
 
 class BatchGroupNorm2d(_BatchWideNorm):
@@ -179,16 +224,19 @@ class BatchGroupNorm2d(_BatchWideNorm):
 
         y = (x - mu_g) / sqrt(var_g + eps) * weight[c] + bias[c]
 
-    A sample's C*H*W features, in memory order, are cut into ``num_groups`` slices; slice g has one mean and one biased
-    variance over the whole batch. With ``num_groups == num_features`` this is :class:`torch.nn.BatchNorm2d`, state_dict
-    included; fewer groups merge neighbouring channels, more groups cut channels into horizontal strips. Everything else
-    is as in BatchNorm2d: momentum 0.1 or None for a cumulative average, the unbiased variance in the running average,
-    ``track_running_stats=False`` for batch statistics at test time too.
+    A sample's C*H*W features, in memory order, are cut into ``num_groups`` slices; slice g has one
+    mean and one biased variance over the whole batch. With ``num_groups == num_features`` this is
+    :class:`torch.nn.BatchNorm2d`, state_dict included; fewer groups merge neighboring channels,
+    more groups cut channels into horizontal strips. Everything else is as in BatchNorm2d: momentum
+    0.1 or None for a cumulative average, the unbiased variance in the running average,
+    ``track_running_stats=False`` for batch statistics at test time too, ``bias=False``.
 
-    ``num_groups="auto"`` is decided by the first training batch, from its N, H and W (:func:`bgn.auto_groups`), or by the
-    state_dict that is loaded; until then the layer is as good as BatchNorm.
+    ``num_groups="auto"`` is decided by the first training batch that the layer sees, from its N, H
+    and W (:func:`bgn.auto_groups`). Such a layer keeps one running statistic per channel, equal
+    within a group, so its state_dict has the shapes of a BatchNorm2d.
 
-    A forward inside a backward pass (gradient checkpointing) normalises but leaves the running statistics alone.
+    A forward inside a backward pass (gradient checkpointing) normalizes but leaves the running
+    statistics alone.
 
     >>> norm = BatchGroupNorm2d(64, num_groups=1)
     >>> norm(torch.randn(2, 64, 7, 7)).shape
@@ -221,9 +269,10 @@ class BatchGroupNorm3d(_BatchWideNorm):
 class GeneralBatchGroupNorm2d(_BatchWideNorm):
     """General Batch Group Normalization over (N, C, H, W) (Summers and Dinneen 2020).
 
-    Statistics over blocks of N / ``batch_blocks`` samples and groups of at least ``max(C // num_groups, 1)`` channels: C
-    groups where num_groups exceeds C (then it is BatchNorm in blocks). Running statistics are kept per group and
-    averaged over the blocks. One block, the default, is the paper's setting.
+    Statistics over blocks of N / ``batch_blocks`` samples and groups of at least
+    ``max(C // num_groups, 1)`` channels: C groups where num_groups exceeds C (then it is BatchNorm
+    in blocks). Running statistics are kept per group and averaged over the blocks. One block, the
+    default, is the paper's setting.
 
     >>> norm = GeneralBatchGroupNorm2d(64, num_groups=32, batch_blocks=2)
     >>> norm(torch.randn(4, 64, 7, 7)).shape
@@ -244,10 +293,20 @@ class GeneralBatchGroupNorm2d(_BatchWideNorm):
         track_running_stats: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        checks.positive_int("batch_blocks", batch_blocks)
+        batch_blocks = checks.positive_int("batch_blocks", batch_blocks)
         super().__init__(
-            num_features, num_groups, eps, momentum, affine, track_running_stats, device, dtype
+            num_features,
+            num_groups,
+            eps,
+            momentum,
+            affine,
+            track_running_stats,
+            device,
+            dtype,
+            bias=bias,
         )
         self.batch_blocks = batch_blocks
 
@@ -260,11 +319,12 @@ class GeneralBatchGroupNorm2d(_BatchWideNorm):
 
 
 class GroupNorm(nn.GroupNorm):
-    """:class:`torch.nn.GroupNorm`, and the *merged view* where num_groups does not divide num_channels.
+    """:class:`torch.nn.GroupNorm`, and the *merged view* where num_groups does not divide C.
 
-    The merged view cuts a sample's C*H*W features into ``num_groups`` slices, as BGN does, with statistics per sample.
-    ``num_groups=1`` is layer normalisation over (C, H, W), ``num_groups=num_channels`` instance normalisation; where a
-    statistic has a single element (instance normalisation of 1x1 maps) the output is the bias alone, with a warning.
+    The merged view cuts a sample's C*H*W features into ``num_groups`` slices, as BGN does, with
+    statistics per sample. ``num_groups=1`` is layer normalization over (C, H, W),
+    ``num_groups=num_channels`` instance normalization; where a statistic has a single element
+    (instance normalization of 1x1 maps) the output is the bias alone, with a warning.
 
     >>> GroupNorm(32, 36)(torch.randn(2, 36, 8, 8)).shape
     torch.Size([2, 36, 8, 8])
@@ -278,33 +338,33 @@ class GroupNorm(nn.GroupNorm):
         affine: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        checks.positive_int("num_groups", num_groups)
-        checks.positive_int("num_channels", num_channels)
+        num_groups = checks.positive_int("num_groups", num_groups)
+        num_channels = checks.positive_int("num_channels", num_channels)
         checks.eps(eps)
         super().__init__(1, num_channels, eps, affine, device, dtype)  # 1 divides everything
         self.num_groups = num_groups
+        if affine and not bias:
+            self.register_parameter("bias", None)
+
+    def __prepare_scriptable__(self) -> Any:
+        raise _not_scriptable(self)
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0."""
+        _reset_affine(self)
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
-        key, weight, bias = None, self.weight, self.bias
-        if type(input) is Tensor and not torch.compiler.is_compiling():
-            key = (GroupNorm, input.shape, input.dtype, self.num_channels, self.num_groups)
-            output = F.backend.quick(key, input, weight, bias, self.eps, None, None)
-            if output is not None:
-                return output
         checks.feature_map(input)
-        checks.channels(input, "num_channels", self.num_channels)
-        one_element = math.prod(input.shape[1:]) == self.num_groups
-        if self.num_channels % self.num_groups == 0 and input.numel() and not one_element:
-            if not F.backend.serves(input, weight, bias):
-                return super().forward(input)
-            F.backend.remember(key, input, F.partition(slices, input, self.num_groups, None))
-        return F.group_norm(input, self.num_groups, weight, bias, self.eps)
+        checks.channels(kernels.sizes(input), "num_channels", self.num_channels)
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 
 class PositionalNorm2d(nn.Module):
-    """Positional Normalization over (N, C, H, W) (Li et al. 2019), without the re-injection of moments.
+    """Positional Normalization over (N, C, H, W) (Li et al. 2019), without moment re-injection.
 
         y = (x - mu_nhw) / sqrt(var_nhw + eps) * weight[c] + bias[c]
 
@@ -324,34 +384,42 @@ class PositionalNorm2d(nn.Module):
         affine: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        checks.positive_int("num_features", num_features)
+        num_features = checks.positive_int("num_features", num_features)
         checks.eps(eps)
         super().__init__()
         self.num_features = num_features
         self.eps = eps
         self.affine = affine
-        weight = (
-            nn.Parameter(torch.empty(num_features, device=device, dtype=dtype)) if affine else None
-        )
-        bias = (
-            nn.Parameter(torch.empty(num_features, device=device, dtype=dtype)) if affine else None
-        )
-        self.register_parameter("weight", weight)
-        self.register_parameter("bias", bias)
+        for name, wanted in ("weight", affine), ("bias", affine and bias):
+            value = torch.empty(num_features, device=device, dtype=dtype) if wanted else None
+            self.register_parameter(name, None if value is None else nn.Parameter(value))
         self.reset_parameters()
 
+    def __prepare_scriptable__(self) -> Any:
+        raise _not_scriptable(self)
+
     def reset_parameters(self) -> None:
-        if self.weight is not None and self.bias is not None:
-            nn.init.ones_(self.weight)
-            nn.init.zeros_(self.bias)
+        """Weight 1, bias 0."""
+        _reset_affine(self)
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
-        checks.dims(input, (4,), type(self).__name__)
+        shape = kernels.sizes(input)
+        checks.dims(shape, (4,), type(self).__name__)
         checks.feature_map(input)
-        checks.channels(input, "num_features", self.num_features)
+        checks.channels(shape, "num_features", self.num_features)
         return F.positional_norm(input, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.num_features}, eps={self.eps}, affine={self.affine}"
+        bias = ", bias=False" if self.affine and self.bias is None else ""
+        return f"{self.num_features}, eps={self.eps}, affine={self.affine}{bias}"
+
+
+def _reset_affine(layer: Any) -> None:
+    if layer.weight is not None:
+        nn.init.ones_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

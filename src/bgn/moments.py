@@ -1,11 +1,12 @@
-"""Count, mean and centred sum of squares, and how two sets of them become one.
+"""Count, mean and centered sum of squares, and how two sets of them become one.
 
-Never E[x^2] - E[x]^2: that loses every digit when the mean is large beside the standard deviation.
+Never E[x^2] - E[x]^2: that loses every digit where the mean is large beside the standard deviation.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Moments:
-    """What is known of some elements: how many, their mean, and M2 = sum((x - mean)^2)."""
+    """The number of some elements, their mean, and M2 = sum((x - mean)^2)."""
 
     count: Tensor
     mean: Tensor
@@ -30,9 +31,10 @@ class Moments:
         return self.M2 / (self.count - 1)
 
     def merge(self, other: Moments) -> Moments:
-        """The moments of both sets together (Chan, Golub and LeVeque 1979). Either count may be zero, not both.
+        """The moments of both sets together (Chan, Golub and LeVeque 1979); not both may be empty.
 
-        >>> a, b = moments(torch.tensor([1.0, 2.0]), dim=(0,)), moments(torch.tensor([6.0]), dim=(0,))
+        >>> a = moments(torch.tensor([1.0, 2.0]), dim=(0,))
+        >>> b = moments(torch.tensor([6.0]), dim=(0,))
         >>> a.merge(b).mean, a.merge(b).var == torch.tensor([1.0, 2.0, 6.0]).var(correction=0)
         (tensor(3.), tensor(True))
         """
@@ -44,17 +46,24 @@ class Moments:
 
 
 def moments(x: Tensor, dim: tuple[int, ...]) -> Moments:
-    """The moments of x over some dimensions. ``torch.var_mean`` is Welford's algorithm, in double on the CPU."""
+    """The moments of x over some dimensions.
+
+    ``torch.var_mean`` is Welford's algorithm, in double on the CPU.
+    """
     var, mean = torch.var_mean(x, dim, correction=0)
-    size = 1
+    size: Any = 1
     for d in dim:
-        size *= x.shape[d]
-    count = torch.full((), size, dtype=x.dtype, device=x.device)
+        size = size * x.shape[d]
+    # torch.jit.trace hands out sizes as tensors: kept, so that the graph serves other sizes
+    count = size if isinstance(size, Tensor) else torch.full((), size, device=x.device)
+    count = count.to(x.dtype)
     return Moments(count, mean, var * count)
 
 
 def merged(parts: Tensor) -> Moments:
-    """The moments of several sets together, from a (3, sets, ...) tensor of their counts, means and M2; some counts may be zero.
+    """The moments of several sets together, from (3, sets, ...): counts, means and M2.
+
+    Some counts may be zero.
 
     >>> sets = torch.tensor([[2.0, 1.0, 0.0], [1.5, 6.0, 0.0], [0.5, 0.0, 0.0]])
     >>> merged(sets).mean, merged(sets).var == torch.tensor([1.0, 2.0, 6.0]).var(correction=0)
@@ -62,6 +71,6 @@ def merged(parts: Tensor) -> Moments:
     """
     count, mean, M2 = parts.double()
     total = count.sum(0)
-    centre = (count * mean).sum(0) / total
-    scatter = (M2 + count * (mean - centre).square()).sum(0)
-    return Moments(*(t.to(parts.dtype) for t in (total, centre, scatter)))
+    center = (count * mean).sum(0) / total
+    scatter = (M2 + count * (mean - center).square()).sum(0)
+    return Moments(*(t.to(parts.dtype) for t in (total, center, scatter)))

@@ -1,7 +1,9 @@
-"""Statistics across processes: the batch of all workers normalised as one.
+"""Statistics across processes: the batch of all workers normalized as one.
 
-Each process sends the count, mean and M2 of its own samples, in one collective forward, and two sums per group, in one
-backward; nothing of x's size. Samples may be spread unevenly, and a process may have none, as long as it takes part in both.
+Each process sends the count, mean and M2 of its own samples, in one collective between the two
+sweeps of the forward pass, and two sums per group, in one between those of the backward pass;
+nothing of x's size. Samples may be spread unevenly, and a process may have none, as long as it
+takes part in both.
 """
 
 from __future__ import annotations
@@ -13,56 +15,54 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
-from bgn import checks
-from bgn import functional as F
-from bgn.kernels import definition
+from bgn import checks, kernels
+from bgn.kernels import Plan, definition
 from bgn.layers import GeneralBatchGroupNorm2d, _BatchWideNorm, _recomputing
 from bgn.moments import Moments, merged
-from bgn.partition import Partition
 from bgn.running import Running, update
 
 
-class _Synchronised(_BatchWideNorm):
-    """In training with several processes, statistics over all of them; otherwise the layer as it is without."""
+class _Synchronized(_BatchWideNorm):
+    """In training with several processes, statistics over all of them; else as without sync."""
 
     process_group: Any = None
 
     def forward(self, input: Tensor) -> Tensor:
-        if not (
-            self.training
-            and dist.is_available()
-            and dist.is_initialized()
-            and dist.get_world_size(self.process_group) > 1
-        ):
+        several = dist.is_available() and dist.is_initialized()
+        if not (self.training and several and dist.get_world_size(self.process_group) > 1):
             alone: Tensor = super().forward(input)
             return alone
-        if (
-            torch.compiler.is_compiling()
-        ):  # collectives in a graph are torch's affair; asked for here, as it imports a lot
-            broken: Tensor = torch.compiler.disable(self._across)(input)  # type: ignore[no-untyped-call]
+        # collectives in a graph are torch's affair; asked for here, as it imports a lot
+        if torch.compiler.is_compiling():
+            disable: Any = torch.compiler.disable
+            broken: Tensor = disable(self._across)(input)
             return broken
         return self._across(input)
 
     def _across(self, input: Tensor) -> Tensor:
-        checks.dims(input, self.accepted_dims, type(self).__name__)
-        checks.channels(input, "num_features", self.num_features)
+        checks.dims(input.shape, self.accepted_dims, type(self).__name__)
+        checks.channels(input.shape, "num_features", self.num_features)
+        checks.eps(self.eps, training=True)
+        checks.momentum(self.momentum)
+        weight, bias, mean, var, counter = self._tensors()
+        checks.affine(input, self.num_features, weight, bias)
+        plan = kernels.plan(self.cut, input, self.num_groups)
         running = None
-        if self.running_mean is not None and self.running_var is not None and not _recomputing():
-            running = Running(
-                self.running_mean, self.running_var, self.momentum, self.num_batches_tracked
-            )
-        part = F.partition(self.cut, input, self.num_groups, 1)
-        arguments = input, self.weight, self.bias, part, self.eps, running, self.process_group
-        output: Tensor = _Normalise.apply(*arguments)  # type: ignore[no-untyped-call]
+        if mean is not None and var is not None and not _recomputing():
+            checks.statistics(input, plan.part, mean, var, moving=True)
+            running = Running(mean, var, self.momentum, counter)
+        apply: Any = _Normalize.apply
+        output: Tensor = apply(input, weight, bias, plan, self.eps, running, self.process_group)
         return output
 
 
-class SyncBatchGroupNorm(_Synchronised):
+class SyncBatchGroupNorm(_Synchronized):
     """:class:`BatchGroupNorm2d` (or 1d, 3d) with statistics over the samples of all processes.
 
-    With ``num_groups == num_features`` it is a synchronised BatchNorm that runs on the CPU too. ``process_group`` is that of
-    ``torch.distributed``; None is all processes. In eval mode, without ``torch.distributed`` or with a single process it does
-    what the layer without "Sync" does. All processes take part in every forward and backward, those without samples too.
+    With ``num_groups == num_features`` it is a synchronized BatchNorm that runs on the CPU too.
+    ``process_group`` is that of ``torch.distributed``; None is all processes. In eval mode, without
+    ``torch.distributed`` or with a single process it does what the layer without "Sync" does. All
+    processes take part in every forward and backward, those without samples too.
 
     >>> SyncBatchGroupNorm(64, num_groups=8)(torch.randn(2, 64, 7, 7)).shape
     torch.Size([2, 64, 7, 7])
@@ -78,15 +78,17 @@ class SyncBatchGroupNorm(_Synchronised):
         process_group: Any = None,
         **options: Any,
     ) -> None:
-        checks.positive_int(
-            "num_groups", num_groups
-        )  # not "auto": processes might decide differently
+        # not "auto": processes might decide differently
+        num_groups = checks.positive_int("num_groups", num_groups)
         super().__init__(num_features, num_groups, *args, **options)
         self.process_group = process_group
 
 
-class SyncGeneralBatchGroupNorm2d(_Synchronised, GeneralBatchGroupNorm2d):
-    """:class:`GeneralBatchGroupNorm2d` with one block, the samples of all processes; see :class:`SyncBatchGroupNorm`."""
+class SyncGeneralBatchGroupNorm2d(_Synchronized, GeneralBatchGroupNorm2d):
+    """:class:`GeneralBatchGroupNorm2d` with one block, the samples of all processes.
+
+    See :class:`SyncBatchGroupNorm`.
+    """
 
     def __init__(
         self,
@@ -100,8 +102,8 @@ class SyncGeneralBatchGroupNorm2d(_Synchronised, GeneralBatchGroupNorm2d):
         self.process_group = process_group
 
 
-class _Normalise(torch.autograd.Function):
-    """As the definition backend, but statistics and their gradients are those of all processes."""
+class _Normalize(torch.autograd.Function):
+    """As the definition, but statistics and their gradients are those of all processes."""
 
     @staticmethod
     def forward(
@@ -109,124 +111,72 @@ class _Normalise(torch.autograd.Function):
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
-        part: Partition,
+        plan: Plan,
         eps: float,
         running: Running | None,
         group: Any,
     ) -> Tensor:
-        stats = _gathered(x, part, group)
-        if (
-            part.smallest_count < 2
-        ):  # only then may there be too few in all: others need not wait for the counts
+        stats = _gathered(x, plan, group)
+        # only then may there be too few in all: others need not wait for the counts
+        if plan.smallest_count < 2:
             least = int(stats.count.min())
             if least == 1:
                 raise ValueError(
-                    f"inputs of shape {tuple(x.shape)} here, with num_groups={part.G}, leave 1 value per statistic over all"
-                    " processes; expected more than 1: a larger batch, a smaller num_groups, or eval()"
+                    f"inputs of shape {tuple(x.shape)} here, with num_groups={plan.part.G}, leave"
+                    " 1 value per statistic over all processes; expected more than 1: a larger"
+                    " batch, a smaller num_groups, or eval()"
                 )
             if least == 0:  # nobody has samples: nothing moves, and gradients are zero
-                running, stats = (
-                    None,
-                    Moments(stats.count + 1, *torch.zeros_like(stats.mean).expand(2, -1)),
-                )
+                running, zeros = None, torch.zeros_like(stats.mean)
+                stats = Moments(stats.count + 1, zeros, zeros)
         if running is not None:
             update(running, Moments(stats.count, stats.mean[None], stats.M2[None]))
-        ctx.save_for_backward(x, weight, stats.count, stats.mean, stats.var)
-        ctx.part, ctx.group, ctx.eps = part, group, eps
-        return (
-            F.backend.apply(x, part, stats.mean, stats.var, weight, bias, eps)
-            if x.numel()
-            else torch.empty_like(x)
-        )
+        mean, rstd = stats.mean[None], torch.rsqrt(stats.var + eps)[None]  # (1, G)
+        ctx.save_for_backward(x, weight, stats.count, mean, rstd)
+        ctx.plan, ctx.group = plan, group
+        ctx.affine = None if bias is None else bias.dtype
+        if plan.empty:
+            return torch.empty_like(x)
+        return kernels.write(x, plan, mean, rstd, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gy: Tensor) -> Any:
-        x, part = ctx.saved_tensors[0], ctx.part
-        # groups of whole channels: their sums are sums over channels. In half precision the two steps would round twice
-        whole = part.units == part.C and x.numel() > 0 and x.dtype is ctx.saved_tensors[3].dtype
-        return *(_of_channels if whole else _of_units)(gy, ctx), None, None, None, None
-
-
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
-
-
-def _of_channels(gy: Tensor, ctx: Any) -> Gradients:
-    """Gradients where channels lie in one group each: as if statistics were fixed, and then what these add."""
-    x, weight, count, mean, var = ctx.saved_tensors
-    part: Partition = ctx.part
-    rstd = torch.rsqrt(var + ctx.eps)
-    gx, *sums = F.backend.fixed(
-        gy, x, part, weight, mean, rstd
-    )  # the sums of gy and gy * xhat per channel
-    if ctx.needs_input_grad[0]:
-        group = part.group_of_unit(x.device)
-        weighted = (
-            torch.stack(sums) if weight is None else torch.stack(sums) * weight.to(mean.dtype)
+        x, weight, count, mean, rstd = ctx.saved_tensors
+        plan: Plan = ctx.plan
+        if plan.empty:
+            sums = torch.zeros(2, 1, plan.part.G, dtype=mean.dtype, device=x.device)
+            gw = gb = torch.zeros(plan.part.C, dtype=mean.dtype, device=x.device)
+        else:
+            sums, gw, gb = kernels.products(gy, x, plan, weight, mean, rstd)
+        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
+        gx = None
+        if need_x:
+            sums = sums.to(mean.dtype)
+            dist.all_reduce(sums, group=ctx.group)
+            if plan.empty:
+                gx = torch.zeros_like(x)
+            else:
+                means = sums / count
+                gx = kernels.write_gradient(gy, x, plan, weight, mean, rstd, means)
+        return (
+            gx,
+            gw.to(weight.dtype) if need_weight else None,
+            gb.to(ctx.affine) if need_bias else None,
+            *[None] * 4,
         )
-        s, q = _total(weighted, group, ctx) / count
-        # gx - rstd * (s + xhat * q), where xhat * w + b is what a normaliser does
-        gx = gx.add_(
-            F.backend.apply(
-                x.detach(), part, mean, var, -(rstd * q)[group], -(rstd * s)[group], ctx.eps
-            )
-        ).to(x.dtype)
-    gb, gw = sums
-    need_weight, need_bias = ctx.needs_input_grad[1:3]
-    return gx, gw.to(weight.dtype) if need_weight else None, gb if need_bias else None
 
 
-def _of_units(gy: Tensor, ctx: Any) -> Gradients:
-    """Gradients for any partition."""
-    x, weight, count, mean, var = ctx.saved_tensors
-    part: Partition = ctx.part
-    rstd, wide = torch.rsqrt(var + ctx.eps), mean.dtype
-    centred = x.to(wide) - definition.spread(mean[None], part, x)
-    # per unit: the sums of gy and of gy * (x - mean); then per channel and, weighted, per group
-    units = (part.N, part.units, part.unit_size)
-    sums = torch.stack(
-        [t.reshape(units).sum((0, 2)) for t in (gy.to(wide), gy.to(wide) * centred)]
-    )  # (2, units)
-    channel = torch.arange(part.units, device=x.device) // (part.units // part.C)
-    group = part.group_of_unit(x.device)
-    gx = gw = gb = None
-    if ctx.needs_input_grad[0]:
-        s, q = (
-            _total(sums if weight is None else sums * weight.to(wide)[channel], group, ctx) / count
-        )
-        g = (
-            gy.to(wide)
-            if weight is None
-            else gy.to(wide) * definition.per_channel(weight.to(wide), x)
-        )
-        r, shift, slope = (
-            definition.spread(t[None], part, x) for t in (rstd, s, q * rstd.square())
-        )
-        gx = (r * (g - shift - centred * slope)).to(x.dtype)
-    if weight is not None and ctx.needs_input_grad[1]:
-        per_channel = torch.zeros(part.C, dtype=wide, device=x.device)
-        gw = per_channel.index_add(0, channel, sums[1] * rstd[group]).to(weight.dtype)
-    if ctx.needs_input_grad[2]:
-        gb = torch.zeros(part.C, dtype=wide, device=x.device).index_add(0, channel, sums[0])
-    return gx, gw, gb
+def _gathered(x: Tensor, plan: Plan, group: Any) -> Moments:
+    """The moments of all processes' samples, (G,) each.
 
-
-def _total(sums: Tensor, group: Tensor, ctx: Any) -> Tensor:
-    """Two sums per group, (2, G), over all processes."""
-    total = torch.zeros(2, ctx.part.G, dtype=sums.dtype, device=sums.device).index_add(
-        1, group, sums
-    )
-    dist.all_reduce(total, group=ctx.group)
-    return total
-
-
-def _gathered(x: Tensor, part: Partition, group: Any) -> Moments:
-    """The moments of all processes' samples, (G,) each: everybody merges the same parts, so that all have the same bits."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    own = torch.zeros(3, part.G, dtype=wide, device=x.device)
-    if x.numel():
-        stats = F.backend.statistics(x, part)
-        own[0], own[1], own[2] = definition.count(part, stats.mean), stats.mean[0], stats.M2[0]
+    Everybody merges the same parts in the same order, so that all have the same bits.
+    """
+    own = torch.zeros(3, plan.part.G, dtype=definition.wide_dtype(x), device=x.device)
+    if not plan.empty:
+        stats = kernels.moments(x, plan)
+        own[0] = definition.count(plan.part, stats.mean)
+        own[1], own[2] = stats.mean[0], stats.M2[0]
     everybody = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     dist.all_gather(everybody, own, group=group)
     return merged(torch.stack(everybody, 1))

@@ -1,9 +1,8 @@
 """The fast path on the CPU: plain C and OpenMP on the tensors' memory, called through ctypes.
 
-Contiguous and channels_last, float32, float64, bfloat16 and float16 (with parameters of that type or of float32); other strides
-are copied. Compiled graphs get an operator (:mod:`bgn.kernels.graph`) that runs the same code. Everything that has no memory to
-look at (other devices, torch.func, forward-mode derivatives, exported graphs) goes to the definition backend, which this one is
-tested against.
+Contiguous and channels_last; float32, float64, bfloat16 and float16, with parameters of that dtype
+or of float32. Other strides are copied. The functions here ask no questions: whoever calls them has
+asked ``is_eligible`` first, or gets wrong memory.
 """
 
 from __future__ import annotations
@@ -13,23 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _get_tracing_state, _len_torch_dispatch_stack
-from torch._C._functorch import peek_interpreter_stack
-from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 
+from bgn import checks
 from bgn.kernels import definition
-from bgn.kernels.library import (
-    BY_ROWS,
-    CHANNELS_LAST,
-    POSITIONAL,
-    SLICED,
-    TYPES,
-    Library,
-    Plan,
-    load,
-)
+from bgn.kernels.eligible import extent, is_plain, is_plain_vector, no_transform, refuse_freed
+from bgn.kernels.library import TYPES, CorePlan, Library, load
+from bgn.kernels.plans import Plan
 from bgn.moments import Moments
-from bgn.partition import Partition
 from bgn.running import Running, update
 
 library: Library
@@ -37,230 +27,195 @@ _found, why_not = load()
 if _found is not None:
     library = _found
 
-_PLANS = 1024  # how many shapes are remembered
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-_plans: dict[Any, Plan] = {}
-PLAIN = (Tensor, torch.nn.Parameter)  # types whose memory is what it seems
 _STATISTICS = {dtype: torch.promote_types(dtype, torch.float32) for dtype in TYPES}
+Given = tuple[Tensor, Tensor]  # mean and variance
 
 
 def available() -> bool:
-    """Whether the library was found."""
+    """Whether the C library was found."""
     return _found is not None
 
 
-def _literal(x: Tensor) -> bool:
-    """Whether x's memory holds its values: not their negatives, as in some views, nor nothing at all, as in lazy zeros."""
-    return not x.is_neg() and not x._is_zerotensor()
-
-
-def _eager(x: Tensor) -> bool:
-    """Whether x has memory that the C code may look at now."""
-    return (
-        not torch.compiler.is_compiling()  # first: compilers cannot trace the rest
-        and type(x) in PLAIN
-        and x.is_cpu
-        and _literal(x)
-        and peek_interpreter_stack() is None
-        and forward_ad._current_level < 0
-        and not _len_torch_dispatch_stack()
-        and not _get_tracing_state()
-    )
-
-
-def _fits(parameter: Tensor | None, C: int, statistics: torch.dtype, dtype: torch.dtype) -> bool:
-    """Whether the C code can read a weight or a bias."""
-    return parameter is None or (
-        (parameter.dtype is statistics or parameter.dtype is dtype)
-        and type(parameter) in PLAIN
-        and parameter.numel() == C
-        and parameter.is_cpu
-        and _literal(parameter)
-        and parameter.is_contiguous()
-    )
-
-
-def serves(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether the C code may look at the memory of these tensors."""
-    dtype = x.dtype
-    statistics = _STATISTICS.get(dtype)
-    return (
-        statistics is not None
-        and _eager(x)
-        and _fits(weight, x.shape[1], statistics, dtype)
-        and _fits(bias, x.shape[1], statistics, dtype)
-        and (weight is None or bias is None or weight.dtype is bias.dtype)
-    )
-
-
-def _in_graph(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether a graph that is compiled gets the operator of :mod:`bgn.kernels.graph`; an exported one needs nothing of bgn."""
-    statistics = _STATISTICS.get(x.dtype)
-    if (
-        statistics is None
-        or x.device.type != "cpu"
-        or not hasattr(torch.compiler, "is_exporting")
-        or torch.compiler.is_exporting()
-    ):
+def is_eligible(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether the C code may read x, weight and bias."""
+    size = plan.part.N * plan.part.D
+    if not plan.kept or not (is_plain(x, size) or is_plain(x, extent(x))):
         return False
-    dtypes = {t.dtype for t in (weight, bias) if t is not None}
-    return len(dtypes) < 2 and dtypes <= {x.dtype, statistics}
+    dtype, C = x.dtype, plan.part.C
+    statistics = _STATISTICS.get(dtype)
+    if statistics is None:
+        return False
+    for parameter in (weight, bias):
+        if parameter is not None and not (
+            (parameter.dtype is statistics or parameter.dtype is dtype)
+            and is_plain_vector(parameter, C)
+        ):
+            return False
+    return weight is None or bias is None or weight.dtype is bias.dtype
 
 
-def _readable(x: Tensor) -> Tensor:
-    """x in a memory format that the C code can walk through."""
-    if x.is_contiguous() or (x.dim() in _LAST and x.is_contiguous(memory_format=_LAST[x.dim()])):
-        return x
-    return x.contiguous()
+def are_readable(given: Given, x: Tensor, plan: Plan) -> bool:
+    """Whether the C code may read given statistics, of x's dtype or of its own."""
+    dtypes, size = (_STATISTICS[x.dtype], x.dtype), plan.part.B * plan.part.G
+    return all(
+        t.dtype in dtypes and not t.requires_grad and is_plain_vector(t, size) for t in given
+    )
 
 
-def _plan(x: Tensor, part: Partition | None) -> Plan:
-    """The plan for x and a partition, or for PN where there is none."""
-    contiguous = x.is_contiguous()
-    key = (part or x.shape, x.dtype, contiguous)
-    plan = _plans.get(key)
-    if plan is None:
-        if len(_plans) >= _PLANS:
-            _plans.clear()
-        layout = torch.contiguous_format if contiguous else _LAST[x.dim()]
-        positions = x[0, 0].numel()
-        together = contiguous and positions > 1  # the positions of a channel
-        walk = SLICED if together else CHANNELS_LAST
-        if part is None:
-            part, walk = (
-                Partition(len(x), x.shape[1], positions, 1, 1, True),
-                POSITIONAL if together else BY_ROWS,
-            )
-        plan = _plans[key] = Plan(library, part, x.dtype, walk, layout)
-    return plan
+def _are_writable(running: Running, core: CorePlan) -> bool:
+    """Whether the C code may write to the running statistics."""
+    mean, var, counter = running.mean, running.var, running.counter
+    entries, part = mean.numel(), core.part
+    return (
+        (entries == part.G or (entries == part.C and part.whole_channels))
+        and mean.dtype is var.dtype is core.statistics
+        and not (mean.requires_grad or var.requires_grad or mean.is_inference())
+        and is_plain_vector(mean, entries)
+        and is_plain_vector(var, entries)
+        and (counter is None or (counter.dtype is torch.int64 and is_plain(counter, 1)))
+    )
+
+
+def core_of(plan: Plan) -> CorePlan:
+    core: CorePlan | None = plan.core
+    if core is None:
+        core = plan.core = CorePlan(library, plan)
+    return core
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _checked(code: int) -> None:
+def _check(code: int) -> None:
     if code:
-        raise MemoryError("no memory for the sums of a normaliser")
+        raise MemoryError("no memory for the sums of a normalizer")
 
 
-def _low(plan: Plan, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether the parameters are of a lower precision than the statistics."""
-    parameter = bias if weight is None else weight
+def _is_low(parameter: Tensor | None, plan: CorePlan) -> bool:
+    """Whether the parameters have a lower precision than the statistics."""
     return parameter is not None and parameter.dtype is not plan.statistics
 
 
-_NOWHERE = None, None, 0.0, None
+_NOWHERE: Any = (None, None, 0, 0.0, None)
 
 
-def _forward(
+def forward(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    plan: Plan,
+    core: CorePlan,
     eps: float,
     running: Running | None,
 ) -> tuple[Tensor, Any]:
-    """Output, and statistics for the backward pass."""
+    """The output and, in memory of C, mean, variance and 1 / standard deviation."""
+    to = _NOWHERE
+    direct = running is not None and _are_writable(running, core)
+    if running is not None and not direct:
+        checks.statistics(x, core.part, running.mean, running.var, moving=True)
+        refuse_freed(running_mean=running.mean, running_var=running.var)
     y = torch.empty_like(x)
-    stats = plan.Statistics()
-    direct = running is not None and running.within_reach(plan.statistics, plan.part.G)
-    to_mean, to_var, momentum, counter = (
-        running.pointers() if running is not None and direct else _NOWHERE
-    )
-    _checked(
+    stats = core.Statistics()
+    if direct:
+        assert running is not None
+        mean, counter = running.mean, running.counter
+        momentum = running.weight_of_next()
+        to = mean.data_ptr(), running.var.data_ptr(), mean.numel(), momentum, _pointer(counter)
+    low = _is_low(bias if weight is None else weight, core)
+    _check(
         library.forward(
-            plan.pointer,
+            core.pointer,
             x.data_ptr(),
             y.data_ptr(),
             _pointer(weight),
             _pointer(bias),
-            _low(plan, weight, bias),
+            low,
             eps,
             stats,
-            to_mean,
-            to_var,
-            momentum,
-            counter,
-            plan.threads(),
+            *to,
+            core.threads(),
         )
     )
-    if running is not None and direct:
-        running.written()
-    elif running is not None:
-        part = plan.part
-        mean, m2, _ = torch.frombuffer(stats, dtype=plan.statistics).view(3, part.B, part.G)
-        update(running, Moments(definition.count(part, mean), mean, m2))
+    if running is not None:
+        if direct:  # autograd must know
+            buffers = running.mean, running.var, running.counter
+            increment_version([t for t in buffers if t is not None])
+        else:
+            update(running, core.moments(stats))
     return y, stats
 
 
-def _apply(
+def apply(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    plan: Plan,
+    core: CorePlan,
     eps: float,
-    mean: Tensor,
-    var: Tensor,
+    given: Given,
 ) -> tuple[Tensor, Any]:
-    """Output, and statistics for the backward pass."""
+    """The output and, in memory of C, mean, nothing and 1 / standard deviation."""
     y = torch.empty_like(x)
-    stats = plan.Statistics()
-    _checked(
+    stats = core.Statistics()
+    mean, var = (t.to(core.statistics) for t in given)
+    memmove(stats, mean.data_ptr(), core.step)
+    low = _is_low(bias if weight is None else weight, core)
+    _check(
         library.apply(
-            plan.pointer,
+            core.pointer,
             x.data_ptr(),
             y.data_ptr(),
             _pointer(weight),
             _pointer(bias),
-            _low(plan, weight, bias),
+            low,
             eps,
             mean.data_ptr(),
             var.data_ptr(),
-            addressof(stats) + 2 * plan.step,
-            plan.threads(),
+            addressof(stats) + 2 * core.step,
+            core.threads(),
         )
     )
     return y, stats
 
 
-def _backward(
+def backward(
     gy: Tensor,
     x: Tensor,
-    gx: Tensor | None,
     weight: Tensor | None,
-    gw: Tensor | None,
-    gb: Tensor | None,
-    plan: Plan,
+    core: CorePlan,
     mean: int,
     rstd: int,
-    low: bool,
+    needs: tuple[bool, bool, bool],
+    affine: torch.dtype,
     frozen: bool,
-) -> None:
-    """Write the gradients that are asked for."""
-    if not _literal(gy):
-        gy = torch.zeros(gy.shape, dtype=gy.dtype) + gy
-    gy = gy.contiguous(memory_format=plan.layout)
-    _checked(
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of x, weight and bias that are needed; ``affine`` is the dtype of the last two.
+
+    ``mean`` and ``rstd`` are addresses.
+    """
+    gx = torch.empty_like(x) if needs[0] else None
+    gw = torch.empty(core.part.C, dtype=affine) if needs[1] else None
+    gb = torch.empty(core.part.C, dtype=affine) if needs[2] else None
+    _check(
         library.backward(
-            plan.pointer,
+            core.pointer,
             gy.data_ptr(),
             x.data_ptr(),
             _pointer(gx),
             _pointer(weight),
-            low,
+            affine is not core.statistics,
             mean,
             rstd,
             _pointer(gw),
             _pointer(gb),
             frozen,
-            plan.threads(),
+            core.threads(),
         )
     )
+    return gx, gw, gb
 
 
-class _Normalise(torch.autograd.Function):
-    """Given statistics (those of eval mode) or running ones to be moved, never both."""
+class _Normalize(torch.autograd.Function):
+    """With given statistics (eval mode), or with the batch's own, which may move running ones."""
 
     @staticmethod
     def forward(
@@ -271,225 +226,192 @@ class _Normalise(torch.autograd.Function):
         plan: Plan,
         eps: float,
         running: Running | None,
-        given: tuple[Tensor, Tensor] | None,
+        given: Given | None,
     ) -> Tensor:
+        core = core_of(plan)
         if given is None:
-            y, stats = _forward(x, weight, bias, plan, eps, running)
+            y, ctx.stats = forward(x, weight, bias, core, eps, running)
+            ctx.save_for_backward(x, weight)
         else:
-            y, stats = _apply(x, weight, bias, plan, eps, *given)
-            memmove(stats, given[0].data_ptr(), plan.step)
-        ctx.save_for_backward(x, weight, bias)
-        ctx.stats = stats
-        ctx.plan, ctx.eps, ctx.given = plan, eps, given
+            y, ctx.stats = apply(x, weight, bias, core, eps, given)
+            ctx.save_for_backward(x, weight, *given)
+        ctx.set_materialize_grads(False)
+        ctx.plan, ctx.eps, ctx.frozen = plan, eps, given is not None
+        parameter = bias if weight is None else weight
+        ctx.affine = core.statistics if parameter is None else parameter.dtype
         return y
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Any:
-        x, weight, bias = ctx.saved_tensors
-        need_x, need_weight, need_bias = needs = ctx.needs_input_grad[:3]
-        if (
-            torch.is_grad_enabled() or type(gy) is not Tensor
-        ):  # somebody wants to differentiate again
-            return (*_differentiable(gy, x, weight, bias, ctx, needs), None, None, None, None)
+    def backward(ctx: Any, gy: Tensor | None) -> Any:
+        if gy is None:
+            return (None,) * 7
+        x, weight, *given = ctx.saved_tensors
         plan: Plan = ctx.plan
-        gx = torch.empty_like(x) if need_x else None
-        gw = torch.empty_like(weight) if need_weight else None
-        gb = torch.empty_like(bias) if need_bias else None
-        mean = addressof(ctx.stats)
-        _backward(
-            gy,
-            x,
-            gx,
-            weight,
-            gw,
-            gb,
-            plan,
-            mean,
-            mean + 2 * plan.step,
-            _low(plan, weight, bias),
-            ctx.given is not None,
-        )
-        return gx, gw, gb, None, None, None, None
+        core: CorePlan = plan.core
+        part = core.part
+        if x.dtype is not plan.dtype or x.shape != plan.shape or x.device.type != "cpu":
+            raise RuntimeError(
+                f"a saved-tensor hook returned a {x.dtype} tensor of shape {tuple(x.shape)} on"
+                f" {x.device} for the input of a normalizer, which was a {plan.dtype} tensor of"
+                f" shape {tuple(plan.shape)} on cpu"
+            )
+        # what autograd hands back may be anything again: hooks change what was saved, and
+        # gradients may be batched, dual, negated or subclasses
+        size, needs = part.N * part.D, ctx.needs_input_grad[:3]
+        if (
+            not torch.is_grad_enabled()
+            and no_transform()
+            and gy.dtype is x.dtype
+            and is_plain(gy, min(size, extent(gy)))
+            and is_plain(x, min(size, extent(x)))
+            and (weight is None or weight.dtype is ctx.affine)
+            and (weight is None or is_plain_vector(weight, part.C))
+        ):
+            x, gy = (t.contiguous(memory_format=plan.layout) for t in (x, gy))
+            mean = addressof(ctx.stats)
+            rstd = mean + 2 * core.step
+            found = backward(gy, x, weight, core, mean, rstd, needs, ctx.affine, ctx.frozen)
+            return *found, None, None, None, None
+        refuse_freed(gradient=gy, input=x, weight=weight)
+        found = _by_definition(gy, x, weight, given, ctx)
+        return *(g if need else None for g, need in zip(found, needs, strict=True)), *[None] * 4
 
 
 # what Function.apply does beyond this is for torch.func, which never comes here
-_normalise: Any = super(torch.autograd.Function, _Normalise).apply
+_normalize: Any = super(torch.autograd.Function, _Normalize).apply
 
 
-def _differentiable(
-    gy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, ctx: Any, needs: Any
-) -> tuple[Tensor | None, ...]:
-    """The gradients by way of the definition, with a graph of their own."""
-    with torch.enable_grad():
-        if ctx.given is not None:
-            mean, var = ctx.given
-            y = definition.apply(x, ctx.plan.part, mean, var, weight, bias, ctx.eps)
-        elif ctx.plan.positional:
-            y = definition.positional(x, weight, bias, ctx.eps)
+def _by_definition(
+    gy: Tensor, x: Tensor, weight: Tensor | None, given: list[Tensor], ctx: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, weight and bias by the definition, which can be differentiated again."""
+    plan, eps = ctx.plan, ctx.eps
+    with torch._C.DisableTorchFunctionSubclass():  # as backward passes in C++
+        if plan.positional:
+            gx, gw, gb = definition.positional_gradients(gy, x, weight, eps)
+        elif ctx.frozen:
+            mean, var = given
+            gx, gw, gb = definition.gradients_with(gy, x, plan.part, mean, var, weight, eps)
         else:
-            y = definition.train(x, ctx.plan.part, weight, bias, ctx.eps)
-        inputs = [
-            t for t, need in zip((x, weight, bias), needs, strict=True) if need and t is not None
-        ]
-        found = iter(torch.autograd.grad(y, inputs, gy, create_graph=True))
-    return tuple(next(found) if need else None for need in needs)
+            gx, gw, gb = definition.gradients(gy, x, plan.part, weight, eps)
+    return gx, gw.to(ctx.affine), gb.to(ctx.affine)
 
 
-def _wanted(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether anybody may ask for a derivative."""
-    return torch.is_grad_enabled() and (
+def run(
+    x: Tensor,
+    plan: Plan,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    running: Running | None,
+    given: Given | None,
+) -> Tensor:
+    """Normalize eligible tensors, with a node of autograd where a derivative may be asked for."""
+    x = x.contiguous(memory_format=plan.layout)
+    if torch.is_grad_enabled() and (
         x.requires_grad
         or (weight is not None and weight.requires_grad)
         or (bias is not None and bias.requires_grad)
-    )
+    ):
+        y: Tensor = _normalize(x, weight, bias, plan, eps, running, given)
+        return y
+    if given is None:
+        return forward(x, weight, bias, core_of(plan), eps, running)[0]
+    return apply(x, weight, bias, core_of(plan), eps, given)[0]
 
 
-def _run(
+def moments(x: Tensor, plan: Plan) -> Moments:
+    """See :func:`bgn.kernels.definition.moments`."""
+    core = core_of(plan)
+    x = x.contiguous(memory_format=plan.layout)
+    stats = core.Statistics()
+    mean = addressof(stats)
+    _check(library.moments(core.pointer, x.data_ptr(), mean, mean + core.step, core.threads()))
+    return core.moments(stats)
+
+
+def write(
     x: Tensor,
+    plan: Plan,
+    mean: Tensor,
+    rstd: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    plan: Plan,
-    eps: float,
-    running: Running | None,
-    given: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    if _wanted(x, weight, bias):
-        y: Tensor = _normalise(x, weight, bias, plan, eps, running, given)
-    elif given is None:
-        y = _forward(x, weight, bias, plan, eps, running)[0]
-    else:
-        y = _apply(x, weight, bias, plan, eps, *given)[0]
+    """See :func:`bgn.kernels.definition.write`."""
+    core = core_of(plan)
+    x = x.contiguous(memory_format=plan.layout)
+    y = torch.empty_like(x)
+    low = _is_low(bias if weight is None else weight, core)
+    _check(
+        library.write(
+            core.pointer,
+            x.data_ptr(),
+            y.data_ptr(),
+            _pointer(weight),
+            _pointer(bias),
+            low,
+            mean.data_ptr(),
+            rstd.data_ptr(),
+            core.threads(),
+        )
+    )
     return y
 
 
-def train(
-    x: Tensor,
-    part: Partition,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    running: Running | None = None,
-) -> Tensor:
-    """See :func:`bgn.kernels.definition.train`."""
-    if torch.compiler.is_compiling() and _in_graph(x, weight, bias):
-        y, mean, m2, _ = torch.ops.bgn.normalise(
-            x, weight, bias, part.B, part.G, part.whole_channels, eps
-        )
-        if running is not None:
-            update(running, Moments(definition.count(part, mean), mean, m2))
-        return y  # type: ignore[no-any-return]
-    if not serves(x, weight, bias):
-        return definition.train(x, part, weight, bias, eps, running)
-    x = _readable(x)
-    return _run(x, weight, bias, _plan(x, part), eps, running, None)
-
-
-def apply(
-    x: Tensor,
-    part: Partition,
-    mean: Tensor,
-    var: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-) -> Tensor:
-    """See :func:`bgn.kernels.definition.apply`."""
-    if not serves(x, weight, bias) or not all(
-        type(t) is Tensor and t.is_cpu and not t.requires_grad and _literal(t) for t in (mean, var)
-    ):
-        return definition.apply(x, part, mean, var, weight, bias, eps)
-    x = _readable(x)
-    plan = _plan(x, part)
-    if not (
-        mean.dtype is var.dtype is plan.statistics and mean.is_contiguous() and var.is_contiguous()
-    ):
-        mean, var = (t.to(plan.statistics).contiguous() for t in (mean, var))
-    return _run(x, weight, bias, plan, eps, None, (mean, var))
-
-
-def statistics(x: Tensor, part: Partition) -> Moments:
-    """See :func:`bgn.kernels.definition.statistics`; they come with an output that nobody needs."""
-    if not serves(x, None, None):
-        return definition.statistics(x, part)
-    x = _readable(x)
-    plan = _plan(x, part)
-    _, stats = _forward(x, None, None, plan, 1.0, None)
-    mean, m2, _ = torch.frombuffer(stats, dtype=plan.statistics).view(3, part.B, part.G)
-    return Moments(definition.count(part, mean), mean, m2)
-
-
-def fixed(
-    gy: Tensor, x: Tensor, part: Partition, weight: Tensor | None, mean: Tensor, rstd: Tensor
+def products(
+    gy: Tensor, x: Tensor, plan: Plan, weight: Tensor | None, mean: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See :func:`bgn.kernels.definition.fixed`."""
-    wide = _STATISTICS.get(x.dtype)
-    if not (
-        serves(x, weight, None)
-        and wide is x.dtype
-        and type(gy) is Tensor
-        and gy.is_cpu
-        and gy.dtype is wide
-    ):
-        return definition.fixed(gy, x, part, weight, mean, rstd)
-    x = _readable(x)
-    gx, sums = torch.empty_like(x), torch.empty(2, part.C, dtype=wide)
-    _backward(
-        gy,
-        x,
-        gx,
-        weight,
-        sums[1],
-        sums[0],
-        _plan(x, part),
-        mean.data_ptr(),
-        rstd.data_ptr(),
-        False,
-        True,
-    )
-    return gx, sums[0], sums[1]
-
-
-def positional(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """See :func:`bgn.kernels.definition.positional`."""
-    if not serves(x, weight, bias):
-        return definition.positional(x, weight, bias, eps)
-    x = _readable(x)
-    return _run(x, weight, bias, _plan(x, None), eps, None, None)
-
-
-_lanes: dict[
-    Any, Plan
-] = {}  # plans of calls that were checked before, by whatever the checks depend on
-
-
-def remember(key: Any, x: Tensor, part: Partition) -> None:
-    """Let :func:`quick` serve calls like this one, which has passed all checks."""
-    if key is not None and x.dtype in TYPES and _eager(x) and _readable(x) is x:
-        if len(_lanes) >= _PLANS:
-            _lanes.clear()
-        _lanes[key] = _plan(x, part)
-
-
-def quick(
-    key: Any,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    running: Running | None,
-    given: tuple[Tensor, Tensor] | None,
-) -> Tensor | None:
-    """The output of a call like one that was checked before; None if there was none, or if anything is unusual."""
-    plan = _lanes.get(key)
-    if (
-        plan is None
-        or not x.is_contiguous(memory_format=plan.layout)
-        or not serves(x, weight, bias)
-        or (running is not None and not running.within_reach(plan.statistics, plan.part.G))
-        or (
-            given is not None
-            and not Running(*given, None).within_reach(plan.statistics, plan.part.G)
+    """See :func:`bgn.kernels.definition.products`."""
+    core = core_of(plan)
+    gy, x = (t.contiguous(memory_format=plan.layout) for t in (gy, x))
+    affine = core.statistics if weight is None else weight.dtype
+    sums = torch.empty(2, core.part.B, core.part.G, dtype=torch.float64)
+    gw, gb = torch.empty(2, core.part.C, dtype=affine)
+    _check(
+        library.products(
+            core.pointer,
+            gy.data_ptr(),
+            x.data_ptr(),
+            _pointer(weight),
+            _is_low(weight, core),
+            mean.data_ptr(),
+            rstd.data_ptr(),
+            sums.data_ptr(),
+            gw.data_ptr(),
+            gb.data_ptr(),
+            core.threads(),
         )
-    ):
-        return None
-    return _run(x, weight, bias, plan, eps, running, given)
+    )
+    return sums, gw, gb
+
+
+def write_gradient(
+    gy: Tensor,
+    x: Tensor,
+    plan: Plan,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    means: Tensor | None,
+) -> Tensor:
+    """See :func:`bgn.kernels.definition.write_gradient`."""
+    core = core_of(plan)
+    gy, x = (t.contiguous(memory_format=plan.layout) for t in (gy, x))
+    gx = torch.empty_like(x)
+    means = None if means is None else means.double().contiguous()
+    _check(
+        library.write_gradient(
+            core.pointer,
+            gy.data_ptr(),
+            x.data_ptr(),
+            gx.data_ptr(),
+            _pointer(weight),
+            _is_low(weight, core),
+            mean.data_ptr(),
+            rstd.data_ptr(),
+            _pointer(means),
+            core.threads(),
+        )
+    )
+    return gx

@@ -1,4 +1,4 @@
-"""The definition of every normaliser, in plain torch operations that autograd, compile and export understand.
+"""The definition of every normalizer, in plain torch operations.
 
 For each block b and group g, over the elements of that block and group:
 
@@ -6,7 +6,8 @@ For each block b and group g, over the elements of that block and group:
     var = mean((x - mu)^2)                   (the paper's equation of delta_g^2)
     y = (x - mu) / sqrt(var + eps) * weight[c] + bias[c]
 
-Every faster path is tested against this one.
+Autograd, torch.func, forward-mode differentiation, compile and export all understand it. Every
+faster path is tested against this one, and gives way to it where a tensor is not plain.
 """
 
 from __future__ import annotations
@@ -14,52 +15,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bgn.moments import Moments, moments
+from bgn.moments import Moments
+from bgn.moments import moments as moments_over
 from bgn.partition import Partition
 from bgn.running import Running, update
 
 
-def statistics(x: Tensor, part: Partition) -> Moments:
-    """Count, mean and M2 of every statistic; mean and M2 are (B, G), in float32 or better."""
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
-    B, n, G, U, P = part.B, part.block_size, part.G, part.units, part.unit_size
-    S = U // G  # units that every group has; where G does not divide U, some groups have one more
-    x = x.reshape(B, n, U, P)
-    if U % G == 0:
-        return moments(x.reshape(B, n, G, S, P), dim=(1, 3, 4))  # (B, n, G, S, P) -> (B, G)
-
-    starts = part.starts(x.device)
-    body = starts[:-1, None] + torch.arange(S, device=x.device)  # (G, S)
-    last = starts[1:] - 1  # (G,)
-    has_last = starts.diff() - S  # (G,) 1 where the group has one more unit than S
-    of_body = moments(x[:, :, body], dim=(1, 3, 4))  # (B, n, G, S, P) -> (B, G)
-    of_last = moments(x[:, :, last], dim=(1, 3))  # (B, n, G, P) -> (B, G)
-    return of_body.merge(Moments(of_last.count * has_last, of_last.mean, of_last.M2 * has_last))
-
-
-def count(part: Partition, like: Tensor) -> Tensor:
-    """How many elements each of the G statistics of a block has."""
-    return (part.starts(like.device).diff() * part.unit_size * part.block_size).to(like.dtype)
-
-
-def spread(stat: Tensor, part: Partition, like: Tensor) -> Tensor:
-    """A (B, G) statistic laid out for broadcasting against ``like``, a tensor of the partition's (N, C, ...).
-
-    (B, G) -> (B, units) -> (1 or N, C, 1, ...) for groups of whole channels, else (1 or N, C, H, ...).
-    """
-    B, G, U = part.B, part.G, part.units
-    longest = -(-U // G)
-    per_unit = stat[:, :, None].expand(B, G, longest).reshape(B, G * longest)
-    if U % G:  # drop the last place of the groups that are one unit shorter
-        group = part.group_of_unit(stat.device)
-        per_unit = per_unit[
-            :,
-            group * longest + torch.arange(U, device=stat.device) - part.starts(stat.device)[group],
-        ]
-    if B > 1:
-        per_unit = per_unit.repeat_interleave(part.block_size, dim=0)  # (B, units) -> (N, units)
-    positions = [1] * (like.dim() - 2) if part.whole_channels else like.shape[2:]
-    return per_unit.reshape(-1, part.C, *positions)
+def wide_dtype(x: Tensor) -> torch.dtype:
+    """The dtype that statistics are computed in: x's own, float32 at least."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def per_channel(vector: Tensor, like: Tensor) -> Tensor:
@@ -67,43 +31,83 @@ def per_channel(vector: Tensor, like: Tensor) -> Tensor:
     return vector.reshape(-1, *[1] * (like.dim() - 2))
 
 
-def apply(
+def _blocks_of_units(x: Tensor, part: Partition) -> Tensor:
+    """(N, C, ...) -> (B, n, units, unit_size): blocks of samples, and what groups are made of.
+
+    Without sizes of N and P wherever possible, so that traced graphs serve other sizes too.
+    """
+    x = x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)  # (N, C, P)
+    if not part.whole_channels:
+        x = x.flatten(1).unsqueeze(2)  # (N, D, 1)
+    return x.unsqueeze(1) if part.block_size == 1 else _unflatten(x, 0, part.B, -1)
+
+
+def _unflatten(x: Tensor, dim: int, *size: int) -> Tensor:
+    unflattened: Tensor = x.unflatten(dim, size)  # type: ignore[no-untyped-call]
+    return unflattened
+
+
+def moments(x: Tensor, part: Partition) -> Moments:
+    """Count, mean and M2 of every statistic; mean and M2 are (B, G), in float32 or better."""
+    x = _blocks_of_units(x.to(wide_dtype(x)), part)
+    G, U = part.G, part.units
+    S = U // G  # units that every group has; where G does not divide U, some groups have one more
+    if U % G == 0:
+        # (B, n, G, S, P) -> (B, G)
+        return moments_over(_unflatten(x, 2, G, S), dim=(1, 3, 4))
+
+    starts = part.starts(x.device)
+    body = starts[:-1, None] + torch.arange(S, device=x.device)  # (G, S)
+    last = starts[1:] - 1  # (G,)
+    has_last = starts.diff() - S  # (G,) 1 where the group has one more unit than S
+    of_body = moments_over(x[:, :, body], dim=(1, 3, 4))  # (B, n, G, S, P) -> (B, G)
+    of_last = moments_over(x[:, :, last], dim=(1, 3))  # (B, n, G, P) -> (B, G)
+    return of_body.merge(Moments(of_last.count * has_last, of_last.mean, of_last.M2 * has_last))
+
+
+def count(part: Partition, like: Tensor) -> Tensor:
+    """The number of elements of each of the G statistics of a block."""
+    return (part.starts(like.device).diff() * part.unit_size * part.block_size).to(like.dtype)
+
+
+def spread(stat: Tensor, part: Partition, like: Tensor) -> Tensor:
+    """A (B, G) statistic laid out for broadcasting against ``like``, an (N, C, ...) tensor.
+
+    (B, G) -> (B, units) -> (1 or N, C, 1, ...) for groups of whole channels, else (1 or N, C, ...).
+    """
+    G, U = part.G, part.units
+    longest = -(-U // G)
+    per_unit = stat[:, :, None].expand(-1, -1, longest).flatten(1)  # (B, G) -> (B, G * longest)
+    if U % G:  # drop the last place of the groups that are one unit shorter
+        group = part.group_of_unit(stat.device)
+        unit = torch.arange(U, device=stat.device)
+        per_unit = per_unit[:, group * longest + unit - part.starts(stat.device)[group]]
+    if part.B > 1 and part.block_size > 1:
+        per_unit = per_unit.repeat_interleave(part.block_size, dim=0)  # (B, units) -> (N, units)
+    positions = [1] * (like.dim() - 2) if part.whole_channels else like.shape[2:]
+    return per_unit.reshape(-1, part.C, *positions)
+
+
+def write(
     x: Tensor,
     part: Partition,
     mean: Tensor,
-    var: Tensor,
+    rstd: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    eps: float,
 ) -> Tensor:
-    """Normalise with given (G,) statistics."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    return _normalise(
-        x, part, mean.to(wide)[None], var.to(wide)[None], weight, bias, eps
-    )  # (G,) -> (1, G)
-
-
-def _normalise(
-    x: Tensor,
-    part: Partition,
-    mean: Tensor,
-    var: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-) -> Tensor:
-    """Normalise with (B, G) statistics, then scale and shift per channel."""
-    scale = torch.rsqrt(spread(var, part, x) + eps)
+    """y = (x - mean) * rstd * weight + bias, with (B, G) statistics."""
+    scale = spread(rstd, part, x)
     if weight is not None:
         scale = scale * per_channel(weight, x)
-    # elementwise in x's own shape and layout: channels_last in is channels_last out, and no view is returned
+    # elementwise in x's own shape and layout: channels_last in is channels_last out
     y = (x - spread(mean, part, x)) * scale
     if bias is not None:
         y = y + per_channel(bias, x)
     return y.to(x.dtype)
 
 
-def train(
+def normalize(
     x: Tensor,
     part: Partition,
     weight: Tensor | None,
@@ -111,31 +115,102 @@ def train(
     eps: float,
     running: Running | None = None,
 ) -> Tensor:
-    """Normalise with the statistics of x itself, and move the running ones towards them."""
-    stats = statistics(x, part)
+    """Normalize with the statistics of x itself, and move the running ones towards them."""
+    stats = moments(x, part)
     if running is not None:
         update(running, stats)
-    return _normalise(x, part, stats.mean, stats.var, weight, bias, eps)
+    return write(x, part, stats.mean, torch.rsqrt(stats.var + eps), weight, bias)
 
 
-def fixed(
+def normalize_with(
+    x: Tensor,
+    part: Partition,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Normalize with given statistics (G,), those of eval mode."""
+    wide = wide_dtype(x)
+    mean, var = mean.to(wide)[None], var.to(wide)[None]  # (G,) -> (1, G)
+    return write(x, part, mean, torch.rsqrt(var + eps), weight, bias)
+
+
+def products(
     gy: Tensor, x: Tensor, part: Partition, weight: Tensor | None, mean: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient of x as if the statistics (G,) were fixed, and the sums of gy and of gy * xhat per channel."""
-    wide = mean.dtype
-    r = spread(rstd[None], part, x)
-    g = gy.to(wide)
-    xhat = (x.to(wide) - spread(mean[None], part, x)) * r
+    """Sums for the gradient: (2, B, G) of g and g * xhat; (C,) of gy * xhat and of gy.
+
+    g = gy * weight[c], xhat = (x - mean) * rstd.
+    """
+    gy = gy.to(mean.dtype)
+    g_xhat = gy * (x.to(mean.dtype) - spread(mean, part, x)) * spread(rstd, part, x)
+    sums = [gy, g_xhat]
+    if weight is not None:
+        sums = [t * per_channel(weight.to(mean.dtype), x) for t in sums]
+    per_unit = torch.stack([_blocks_of_units(t, part).sum((1, 3)) for t in sums])  # (2, B, units)
+    group = part.group_of_unit(x.device)
+    empty = per_unit.new_zeros(2, part.B, part.G)
     others = [i for i in range(x.dim()) if i != 1]
-    gx = r * g if weight is None else r * g * per_channel(weight.to(wide), x)
-    return gx, g.sum(others), (g * xhat).sum(others)
+    return empty.index_add(2, group, per_unit), g_xhat.sum(others), gy.sum(others)
+
+
+def write_gradient(
+    gy: Tensor,
+    x: Tensor,
+    part: Partition,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    means: Tensor | None,
+) -> Tensor:
+    """gx = rstd * (g - mean_group(g) - xhat * mean_group(g * xhat)), with g = gy * weight[c].
+
+    ``means`` are the two group means, (2, B, G); None where the statistics do not depend on x.
+    """
+    r = spread(rstd, part, x)
+    g = gy.to(mean.dtype)
+    if weight is not None:
+        g = g * per_channel(weight.to(mean.dtype), x)
+    if means is not None:
+        xhat = (x.to(mean.dtype) - spread(mean, part, x)) * r
+        g = g - spread(means[0], part, x) - xhat * spread(means[1], part, x)
+    return (g * r).to(x.dtype)
+
+
+Gradients = tuple[Tensor, Tensor, Tensor]
+
+
+def gradients(
+    gy: Tensor, x: Tensor, part: Partition, weight: Tensor | None, eps: float
+) -> Gradients:
+    """The gradients of x, weight and bias by :func:`normalize`, as differentiable functions."""
+    stats = moments(x, part)
+    mean, rstd = stats.mean, torch.rsqrt(stats.var + eps)
+    sums, gw, gb = products(gy, x, part, weight, mean, rstd)
+    return write_gradient(gy, x, part, weight, mean, rstd, sums / count(part, mean)), gw, gb
+
+
+def gradients_with(
+    gy: Tensor,
+    x: Tensor,
+    part: Partition,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor | None,
+    eps: float,
+) -> Gradients:
+    """The gradients of x, weight and bias by :func:`normalize_with`."""
+    wide = wide_dtype(x)
+    mean, rstd = mean.to(wide)[None], torch.rsqrt(var.to(wide)[None] + eps)
+    _, gw, gb = products(gy, x, part, weight, mean, rstd)
+    return write_gradient(gy, x, part, weight, mean, rstd, None), gw, gb
 
 
 def positional(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """PN: one mean and one biased variance per sample and position, across the C channels."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    var, mean = torch.var_mean(wide, 1, correction=0, keepdim=True)  # (N, 1, H, W)
-    y = (wide - mean) * torch.rsqrt(var + eps)
+    y, _ = _positional_xhat(x, eps)
     if weight is not None:
         y = y * per_channel(weight, x)
     if bias is not None:
@@ -143,14 +218,18 @@ def positional(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     return y.to(x.dtype)
 
 
-def serves(*_: object) -> bool:
-    """Whether this backend is better than torch's own operations where both could be used: never."""
-    return False
+def positional_gradients(gy: Tensor, x: Tensor, weight: Tensor | None, eps: float) -> Gradients:
+    """The gradients of x, weight and bias by :func:`positional`."""
+    xhat, rstd = _positional_xhat(x, eps)
+    gy = gy.to(xhat.dtype)
+    g = gy if weight is None else gy * per_channel(weight.to(xhat.dtype), x)
+    gx = rstd * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True))
+    others = [i for i in range(x.dim()) if i != 1]
+    return gx.to(x.dtype), (gy * xhat).sum(others), gy.sum(others)
 
 
-def remember(*_: object) -> None:
-    """Nothing here is worth remembering."""
-
-
-def quick(*_: object) -> None:
-    """There is no way around the checks here."""
+def _positional_xhat(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    x = x.to(wide_dtype(x))
+    var, mean = torch.var_mean(x, 1, correction=0, keepdim=True)  # (N, 1, H, W)
+    rstd = torch.rsqrt(var + eps)
+    return (x - mean) * rstd, rstd

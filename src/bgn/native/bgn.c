@@ -1,9 +1,10 @@
-/* Batch-wide and per-sample normalisation on the CPU.
+/* Batch-wide and per-sample normalization on the CPU: the entry points.
 
-   Plain C and OpenMP, no torch and no Python: called through ctypes on data pointers. bgn/partition.py says what blocks, groups and
-   cells are, bgn/backends/reference.py what is computed. Results do not depend on the number of threads: the order of every sum
-   is fixed by the plan. */
+   Plain C and OpenMP, no torch and no Python: called through ctypes on data pointers. plan.h has a
+   glossary, bgn/kernels/definition.py says what is computed. Results do not depend on the number of
+   threads: the order of every sum is fixed by the plan. */
 
+#include <float.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -21,16 +22,24 @@
 #pragma GCC diagnostic ignored "-Wpsabi" /* vectors are passed to static functions only */
 
 enum {
-    BLOCK = 16, /* additions of a lane before its sum goes to double */
-    PUSH = 256, /* elements that are worth storing past the caches one by one */
-    ROWS = 4,   /* rows of channels_last arrays that are summed in registers */
-    STRIP = 4,  /* rows that are read side by side */
-    BATCH = 256, /* cells or runs whose sums are kept in lanes at a time */
+    BLOCK = 16,  /* additions of a lane before its sum goes to double */
+    PUSH = 256,  /* elements that are worth storing past the caches one by one */
+    ROWS = 4,    /* rows of channels_last arrays that are summed in registers */
+    STRIP = 4,   /* rows that are read side by side */
+    BATCH = 256, /* cells whose sums are kept in lanes at a time */
 };
 
-/* The first of n things that are this thread's turn (k = 0), and the first after them (k = 1). A thread that writes what it has summed
-   finds the end of it in its own cache. */
+/* Of n things, the first that is this thread's (k = 0), and the first after those (k = 1). A thread
+   that writes what it has summed finds the end of it in its own cache. */
 static i64 share(i64 n, int k) { return n * (omp_get_thread_num() + k) / omp_get_num_threads(); }
+
+/* The arguments of all entry points; see TASK in statistics.inc for what they are. */
+typedef struct {
+    const void *gy, *x, *w, *b, *given_var; /* given_var: (G), rstd receives its 1 / sqrt(. + eps) */
+    void *out, *mean, *var, *rstd, *gw, *gb;
+    double eps, *exact, *means;
+    int frozen, low;
+} bgn_arguments;
 
 #define BFLOAT 1
 #define BINARY 2
@@ -77,73 +86,161 @@ int bgn_use_avx2(int allow) {
 #else
 #define PICK(f, type, ...) f##_base_##type(__VA_ARGS__)
 #endif
-#define DISPATCH(result, f, p, ...)                                    \
-    switch ((p)->type) {                                               \
-    case F32: result = PICK(f, f32, p, __VA_ARGS__); break;            \
-    case F64: result = PICK(f, f64, p, __VA_ARGS__); break;            \
-    case BF16: result = PICK(f, bf16, p, __VA_ARGS__); break;          \
-    default: result = PICK(f, f16, p, __VA_ARGS__);                    \
+#define DISPATCH(f)                                                                            \
+    static int f(const bgn_plan *p, const bgn_arguments *a, int threads) {                     \
+        return p->type == F32    ? PICK(f, f32, p, a, threads)                                 \
+               : p->type == F64  ? PICK(f, f64, p, a, threads)                                 \
+               : p->type == BF16 ? PICK(f, bf16, p, a, threads)                                \
+                                 : PICK(f, f16, p, a, threads);                                \
     }
+DISPATCH(forward)
+DISPATCH(backward)
+DISPATCH(write_all)
 
-/* A large fresh output is mostly page faults: ask for large pages on what lies in it completely. A hint, so failure is fine. */
+/* A large fresh output is mostly page faults: ask for large pages on what lies in it completely. A
+   hint, so failure is fine. */
 static void advise(const bgn_plan *p, void *memory) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-    const uintptr_t page = 2 << 20;
-    uintptr_t size = (uintptr_t)(p->N * p->D * p->item);
-    uintptr_t from = ((uintptr_t)memory + page - 1) / page * page, to = ((uintptr_t)memory + size) / page * page;
+    const uintptr_t page = 2 << 20, begin = (uintptr_t)memory;
+    uintptr_t size = (uintptr_t)(p->N * p->D * p->item_bytes);
+    uintptr_t from = (begin + page - 1) / page * page, to = (begin + size) / page * page;
     if (memory && to >= from + 2 * page) madvise((void *)from, to - from, MADV_HUGEPAGE);
 #else
     (void)p, (void)memory;
 #endif
 }
 
-/* running = (1 - momentum) * running + momentum * average over the blocks of mean and unbiased variance; both (G). The counter, where
-   there is one, counts this batch, and a momentum below 0 stands for 1 / counter. */
-static void update(const bgn_plan *p, const void *mean, const void *m2, void *running_mean, void *running_var, double momentum, i64 *counter) {
-    if (counter) ++*counter;
-    if (momentum < 0) momentum = counter ? 1 / (double)*counter : 0;
-#define MOVE(T)                                                                                                               \
-    for (i64 g = 0; g < p->G; g++) {                                                                                          \
-        T *to_mean = (T *)running_mean + g, *to_var = (T *)running_var + g;                                                   \
-        double count = bgn_count(p, g), mu = 0, var = 0;                                                                      \
-        for (i64 at = g; at < p->B * p->G; at += p->G) mu += (double)((const T *)mean)[at], var += (double)((const T *)m2)[at]; \
-        *to_mean = (T)((1 - momentum) * (double)*to_mean + momentum * mu / (double)p->B);                                     \
-        *to_var = (T)((1 - momentum) * (double)*to_var + momentum * var / (count - 1) / (double)p->B);                        \
-    }
+static void move(const bgn_plan *p, void *running, i64 entry, double momentum, double value) {
     if (p->type == F64) {
-        MOVE(double)
+        double *to = (double *)running + entry;
+        *to = (1 - momentum) * *to + momentum * value;
     } else {
-        MOVE(float)
+        float *to = (float *)running + entry;
+        *to = (float)((1 - momentum) * (double)*to + momentum * value);
     }
-#undef MOVE
 }
 
-/* Statistics are of the type that is computed with: double for F64, else float. w, b, gx, gw and gb may be NULL; w, b, gw and gb are of
-   the statistics' type or, where low, of x's. All return 0, or 1 where memory ran out. */
+/* running = (1 - momentum) * running + momentum * average over the blocks of mean and unbiased
+   variance: an entry per group, or per channel of the groups. exact: (2, B, G) mean and biased
+   variance. */
+static void update(const bgn_plan *p, const double *exact, void *running_mean, void *running_var,
+                   i64 entries, double momentum) {
+    for (i64 g = 0; g < p->G; g++) {
+        double count = bgn_count(p, g), mean = 0, var = 0;
+        for (i64 at = g; at < p->B * p->G; at += p->G)
+            mean += exact[at], var += exact[p->B * p->G + at];
+        mean /= (double)p->B, var = var / (double)p->B * (count / (count - 1));
+        i64 first = g, last = g; /* entries of this group */
+        if (entries != p->G) {
+            first = p->channel[p->cells.first[g]];
+            last = p->channel[p->cells.first[g + 1] - 1];
+        }
+        for (; first <= last; first++) {
+            move(p, running_mean, first, momentum, mean);
+            move(p, running_var, first, momentum, var);
+        }
+    }
+}
 
-/* stats receives mean, m2 and rstd, each (B, G), for PN each (N, P) and no m2; running_mean may be NULL */
-int bgn_forward(const bgn_plan *p, const void *x, void *y, const void *w, const void *b, int low, double eps, void *stats, void *running_mean, void *running_var, double momentum, i64 *counter, int threads) {
-    i64 size = (p->walk >= POSITIONAL ? p->N * p->P : p->B * p->G) * (p->type == F64 ? 8 : 4);
-    void *mean = stats, *m2 = (char *)stats + size, *rstd = (char *)stats + 2 * size;
+enum { DONE, NO_MEMORY, BAD_ARGUMENT };
+
+/* The entry points. T, the type of statistics, is double for F64, else float. w, b, gx, gw and gb may
+   be NULL; w, b, gw and gb are of T or, where low, of x's type. All return one of the codes above. */
+
+/* y = (x - mean) * rstd * w + b with x's own statistics. stats receives mean, biased variance and
+   rstd, each (B, G), for PN each (N, P). y may be NULL: statistics only. Where running_mean is not
+   NULL, running_mean and running_var have `entries` numbers of T: G, or C where groups are whole
+   channels. momentum is the weight of this batch, 0 to 1. *counter, where there is one, is
+   incremented. */
+int bgn_forward(const bgn_plan *p, const void *x, void *y, const void *w, const void *b, int low,
+                double eps, void *stats, void *running_mean, void *running_var, i64 entries,
+                double momentum, i64 *counter, int threads) {
+    const int positional = p->walk >= POSITIONAL;
+    i64 count = positional ? p->N * p->P : p->B * p->G, size = count * (p->type == F64 ? 8 : 4);
+    if (threads < 1) return BAD_ARGUMENT;
+    if (running_mean && (positional || !running_var || !(momentum >= 0 && momentum <= 1) ||
+                         (entries != p->G && !(entries == p->C && p->whole))))
+        return BAD_ARGUMENT;
+    double *exact = NULL;
+    if (running_mean && !(exact = malloc((size_t)(2 * count) * sizeof(double)))) return NO_MEMORY;
+    char *mean = stats;
+    const bgn_arguments a = {.x = x, .out = y, .w = w, .b = b, .low = low, .eps = eps, .mean = mean,
+                             .var = mean + size, .rstd = mean + 2 * size, .exact = exact};
     advise(p, y);
-    int failed;
-    DISPATCH(failed, forward, p, x, y, w, b, low, eps, mean, m2, rstd, threads)
-    if (running_mean && !failed) update(p, mean, m2, running_mean, running_var, momentum, counter);
+    int failed = forward(p, &a, threads);
+    if (running_mean && !failed) update(p, exact, running_mean, running_var, entries, momentum);
+    if (counter && !failed) ++*counter;
+    free(exact);
     return failed;
 }
 
-/* statistics are given, one per group; rstd receives what the backward pass needs */
-int bgn_apply(const bgn_plan *p, const void *x, void *y, const void *w, const void *b, int low, double eps, const void *mean, const void *var, void *rstd, int threads) {
+/* y with given statistics, mean and var (G), in one block; rstd (G) receives what the backward pass
+   needs */
+int bgn_apply(const bgn_plan *p, const void *x, void *y, const void *w, const void *b, int low,
+              double eps, const void *mean, const void *var, void *rstd, int threads) {
+    if (p->walk >= POSITIONAL || p->B != 1 || threads < 1) return BAD_ARGUMENT;
+    const bgn_arguments a = {.x = x, .out = y, .w = w, .b = b, .low = low, .eps = eps,
+                             .mean = (void *)mean, .given_var = var, .rstd = rstd};
     advise(p, y);
-    int failed;
-    DISPATCH(failed, apply, p, x, y, w, b, low, eps, mean, var, rstd, threads)
-    return failed;
+    return write_all(p, &a, threads);
 }
 
-/* frozen: the statistics do not depend on x */
-int bgn_backward(const bgn_plan *p, const void *gy, const void *x, void *gx, const void *w, int low, const void *mean, const void *rstd, void *gw, void *gb, int frozen, int threads) {
+/* The gradients of x, w and b from mean and rstd. frozen: the statistics do not depend on x. */
+int bgn_backward(const bgn_plan *p, const void *gy, const void *x, void *gx, const void *w, int low,
+                 const void *mean, const void *rstd, void *gw, void *gb, int frozen, int threads) {
+    if ((p->walk >= POSITIONAL && frozen) || threads < 1) return BAD_ARGUMENT;
+    bgn_arguments a = {.gy = gy, .x = x, .out = gx, .w = w, .low = low, .mean = (void *)mean,
+                       .rstd = (void *)rstd, .gw = gw, .gb = gb, .frozen = frozen};
     advise(p, gx);
-    int failed;
-    DISPATCH(failed, backward, p, gy, x, gx, w, low, mean, rstd, gw, gb, frozen, threads)
+    if (frozen && !gw && !gb) return gx ? write_all(p, &a, threads) : DONE;
+    if (gx && !frozen && p->walk < POSITIONAL) {
+        a.means = malloc((size_t)(2 * p->B * p->G) * sizeof(double));
+        if (!a.means) return NO_MEMORY;
+    }
+    int failed = backward(p, &a, threads);
+    free(a.means);
     return failed;
+}
+
+/* The four sweeps on their own, for whoever changes the statistics between them; not for PN. What
+   bgn_forward and bgn_backward write is what these write one after the other, to the bit, with
+   rstd = 1 / sqrt(var + eps) and means = sums / count, both computed in double. */
+
+/* mean and biased variance, (B, G) */
+int bgn_moments(const bgn_plan *p, const void *x, void *mean, void *var, int threads) {
+    if (p->walk >= POSITIONAL || threads < 1) return BAD_ARGUMENT;
+    const bgn_arguments a = {.x = x, .mean = mean, .var = var};
+    return forward(p, &a, threads);
+}
+
+/* y = (x - mean) * rstd * w + b; mean and rstd (B, G) */
+int bgn_write(const bgn_plan *p, const void *x, void *y, const void *w, const void *b, int low,
+              const void *mean, const void *rstd, int threads) {
+    if (p->walk >= POSITIONAL || threads < 1) return BAD_ARGUMENT;
+    const bgn_arguments a = {.x = x, .out = y, .w = w, .b = b, .low = low, .mean = (void *)mean,
+                             .rstd = (void *)rstd};
+    advise(p, y);
+    return write_all(p, &a, threads);
+}
+
+/* sums (2, B, G): over each group of w * gy and of w * gy * xhat; and the gradients of w and b */
+int bgn_products(const bgn_plan *p, const void *gy, const void *x, const void *w, int low,
+                 const void *mean, const void *rstd, double *sums, void *gw, void *gb,
+                 int threads) {
+    if (p->walk >= POSITIONAL || threads < 1) return BAD_ARGUMENT;
+    const bgn_arguments a = {.gy = gy, .x = x, .w = w, .low = low, .mean = (void *)mean,
+                             .rstd = (void *)rstd, .means = sums, .gw = gw, .gb = gb};
+    return backward(p, &a, threads);
+}
+
+/* gx = rstd * (w * gy - means[0] - xhat * means[1]); means (2, B, G) are bgn_products' sums divided
+   by the number of elements that share the statistic. NULL: the statistics do not depend on x. */
+int bgn_write_gradient(const bgn_plan *p, const void *gy, const void *x, void *gx, const void *w,
+                       int low, const void *mean, const void *rstd, const double *means,
+                       int threads) {
+    if (p->walk >= POSITIONAL || threads < 1) return BAD_ARGUMENT;
+    const bgn_arguments a = {.gy = gy, .x = x, .out = gx, .w = w, .low = low, .mean = (void *)mean,
+                             .rstd = (void *)rstd, .means = (double *)means, .frozen = !means};
+    advise(p, gx);
+    return write_all(p, &a, threads);
 }

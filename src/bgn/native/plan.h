@@ -1,4 +1,15 @@
-/* How the kernels walk through one shape: made once per shape, element type and memory format, read by every call. */
+/* How the kernels walk through one shape: made once per shape, element type and memory format,
+   read by every call.
+
+   Glossary (N, C, D and G as in the paper; P is the number of positions of a channel, H * W):
+
+   block   samples that share their statistics, N / B of them; see bgn/partition.py
+   group   features that share their statistics
+   cell    features of one channel and one group: sums are taken and coefficients kept per cell
+   tile    what one thread keeps in its cache between two sweeps
+   chunk   the part of a block's samples or positions that shares one partial sum. Every sum is
+           taken within chunks first, then over the chunks in their order: so results do not
+           depend on the number of threads. */
 
 #ifndef BGN_PLAN_H
 #define BGN_PLAN_H
@@ -10,39 +21,48 @@ typedef int64_t i64;
 enum type { F32, F64, BF16, F16 };
 enum walk { SLICED, CHANNELS_LAST, POSITIONAL, BY_ROWS }; /* the last two are PN's */
 
+/* the features of a sample, cut into cells */
+typedef struct {
+    i64 count;
+    i64 *start;     /* (count + 1) first feature of each */
+    i64 *first;     /* (G + 1) first cell of each group */
+    int32_t *group; /* (count) */
+} bgn_cells;
+
 typedef struct {
     int type, walk;
-    i64 item;                 /* bytes of an element */
-    i64 N, C, P, D, B, G;     /* as in the paper; P positions of a channel, B blocks of samples */
-    i64 rows;                 /* samples in a block */
-    int streams;              /* whether outputs are too large to be found in a cache afterwards */
-    i64 cells;                /* of a sample: features of one channel and one group, at most CELL of them where sliced */
-    i64 *start;               /* (cells + 1) first feature of each cell */
-    i64 *first;               /* (G + 1) first cell of each group */
-    int32_t *channel, *group; /* (cells) */
+    i64 item_bytes;       /* of an element */
+    i64 N, C, P, D, B, G; /* B blocks of samples */
+    i64 samples;          /* of a block */
+    int whole;            /* whether groups are made of whole channels */
+    int streams;          /* whether outputs are too large to be in a cache when they are read */
+    bgn_cells cells;
+    int32_t *channel;     /* (cells) */
+    i64 chunk_size, chunks; /* samples (SLICED) or positions of a chunk; chunks of a block */
 
-    /* SLICED: features of a sample lie side by side */
-    i64 slab, slabs;      /* rows that share a partial sum; how many such slabs a block has */
-    i64 runs;             /* pieces of groups, whatever the channel: statistics need no finer ones */
-    i64 *run_start;       /* (runs + 1) first feature of each run */
-    i64 *run_first;       /* (G + 1) first run of each group */
-    int32_t *run_group;   /* (runs) */
-    i64 tiles, *tile;     /* (tiles + 1) first group of each tile: what stays in a cache between two sweeps; else none */
-    i64 stripes, *stripe; /* (stripes + 1) first cell of each stripe: enough cells to be worth a thread's turn */
+    /* SLICED: the features of a sample lie side by side */
+    bgn_cells group_parts;     /* cells whose channel does not matter: enough for the moments */
+    i64 tiles, *tile_group;    /* (tiles + 1) first group of each tile; none where a group of all
+                                  samples is too large for a tile */
+    i64 ranges, *range_cell;   /* (ranges + 1) first cell of each range: cells enough to be worth
+                                  handing to a thread, where there are no tiles */
 
     /* CHANNELS_LAST: the channels of a position lie side by side */
-    i64 chunk, chunks;    /* positions that share a partial sum; how many such chunks a block has */
-    i64 *of_channel;      /* (C + 1) first cell of each channel */
-    i64 events, *event;   /* (events) cells that begin inside a channel, by position */
+    i64 *channel_cell;             /* (C + 1) first cell of each channel */
+    i64 inner_count, *inner_cells; /* cells that start inside a channel, by position */
 
-    /* POSITIONAL: chunk positions make a tile, chunks of them a sample */
+    /* POSITIONAL: a tile is all channels of tile_size positions, a sample has `tiles` of them */
+    i64 tile_size;
 
-    i64 bundles; /* of blocks, tiles or rows: what shares the partial sums of a channel */
+    i64 partials; /* partial sums of a channel's gradients: over parts of the blocks, the tiles or
+                     the rows of memory; not for SLICED */
 } bgn_plan;
 
 /* elements of a group in a block */
 static inline double bgn_count(const bgn_plan *p, i64 group) {
-    return (double)(p->start[p->first[group + 1]] - p->start[p->first[group]]) * (double)p->rows;
+    const bgn_cells *cells = &p->cells;
+    i64 features = cells->start[cells->first[group + 1]] - cells->start[cells->first[group]];
+    return (double)features * (double)p->samples;
 }
 
 #endif

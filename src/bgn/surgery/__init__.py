@@ -1,1 +1,1 @@
-"""Functions on the normalizers of a whole model, such as convert, fold, freeze and recalibrate."""
+"""What is done to normalizers of a whole model: convert, fold, freeze, recalibrate, describe."""

@@ -25,8 +25,8 @@ from bgn.surgery.job import Job, carry_out, new_parameters, no_inverse, plan
 from bgn.surgery.kinds import (
     Kind,
     identify,
+    is_auto,
     is_frozen_batch_norm,
-    is_undecided,
     normalizers,
     some_normalizers,
 )
@@ -235,7 +235,7 @@ def _mismatch(target: Kind, num_groups: Groups, label: str) -> Problem | None:
 
 def _same(layer: nn.Module, kind: Kind, target: Kind, options: dict[str, Any]) -> bool:
     """Whether the layer already is what it should become."""
-    if is_undecided(layer) or is_frozen_batch_norm(layer) or isinstance(layer, nn.SyncBatchNorm):
+    if is_auto(layer) or is_frozen_batch_norm(layer) or isinstance(layer, nn.SyncBatchNorm):
         return False
     if any(getattr(layer, key, None) != value for key, value in options.items()):
         return False

@@ -8,17 +8,15 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bgn import checks
-from bgn.kernels import definition
+from bgn import checks, kernels
 from bgn.moments import Moments
 from bgn.surgery.freeze import Frozen
-from bgn.surgery.kinds import Kind, identify, is_frozen_batch_norm, normalizers
+from bgn.surgery.kinds import Kind, identify, is_frozen_batch_norm, normalizers, own_groups
 from bgn.surgery.modules import listed, observed
 
 
@@ -114,25 +112,27 @@ def _merger(seen: dict[nn.Module, Moments]) -> Callable[[nn.Module, Tensor], Non
     def see(layer: nn.Module, x: Tensor) -> None:
         kind = identify(layer)
         if kind is not None and x.numel():
-            new = _moments(x.detach(), kind)
+            new = _moments(x.detach(), layer, kind)
             seen[layer] = seen[layer].merge(new) if layer in seen else new
 
     return see
 
 
-def _moments(x: Tensor, kind: Kind) -> Moments:
-    """Moments of the whole batch as one block, in float64 if the device has it."""
-    N = len(x)
-    part = replace(kind, batch_blocks=1).partition(N, x[0, 0].numel())
-    assert part is not None
-    stats = definition.statistics(x, part)
+def _moments(x: Tensor, layer: nn.Module, kind: Kind) -> Moments:
+    """The moments of the whole batch as one block, in float64 where the device has it."""
+    assert kind.row.cut is not None
+    G = own_groups(layer, kind)
+    stats = kernels.moments(x, kernels.plan(kind.row.cut, x, G))
     wide = stats.mean.dtype if x.device.type == "mps" else torch.float64
     return Moments(stats.count.to(wide), stats.mean[0].to(wide), stats.M2[0].to(wide))
 
 
 def _store(layer: Any, moments: Moments, batches: int) -> None:
-    layer.running_mean.copy_(moments.mean)
-    layer.running_var.copy_(moments.unbiased_var)
+    for kept, value in (
+        (layer.running_mean, moments.mean),
+        (layer.running_var, moments.unbiased_var),
+    ):
+        kept.copy_(value.repeat_interleave(len(kept) // len(value)))  # num_groups="auto": (C,)
     if layer.num_batches_tracked is not None:
         layer.num_batches_tracked.fill_(batches)
 

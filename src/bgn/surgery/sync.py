@@ -8,7 +8,14 @@ from torch import nn
 
 from bgn.layers import GeneralBatchGroupNorm2d
 from bgn.surgery.freeze import Frozen
-from bgn.surgery.kinds import identify, is_frozen_batch_norm, is_undecided, normalizers
+from bgn.surgery.kinds import (
+    identify,
+    is_auto,
+    is_frozen_batch_norm,
+    is_undecided,
+    normalizers,
+    own_groups,
+)
 from bgn.surgery.modules import inherit, refuse_data_parallel, replace
 from bgn.surgery.problems import Problem, report
 from bgn.surgery.support import activate, is_activated, is_plain
@@ -73,9 +80,11 @@ def _synchronized(layer: Any, process_group: Any) -> nn.Module:
     assert kind is not None
     general = isinstance(layer, GeneralBatchGroupNorm2d)
     cls = SyncGeneralBatchGroupNorm2d if general else SyncBatchGroupNorm
-    new = cls(kind.num_features, kind.num_groups, process_group=process_group, device="meta")
+    G = own_groups(layer, kind)
+    new = cls(kind.num_features, G, process_group=process_group, device="meta")
     for name in ("eps", "momentum", "affine", "track_running_stats"):
         setattr(new, name, getattr(layer, name))
+    new.auto = is_auto(layer)  # then there is one running statistic per channel
     new._parameters, new._buffers = dict(layer._parameters), dict(layer._buffers)
     if is_activated(layer):
         activate(new, layer)

@@ -176,7 +176,7 @@ def _take_groups(model: nn.Module, weights: dict[str, Tensor]) -> None:
             and mean.dim() == 1
             and len(mean)
         ):
-            layer.settle(len(mean))
+            layer.resolve_groups(len(mean))
 
 
 def _fill(model: nn.Module, weights: dict[str, Tensor], norm: str, head: str, file: Path) -> None:

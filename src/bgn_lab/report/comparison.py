@@ -332,6 +332,12 @@ def _one(runs: list[Run], apart: str) -> Comparison:
     return Comparison(runs[0].recipe, labels, places, cells, apart)
 
 
+def _accuracy(run: Run) -> float:
+    assert run.result is not None
+    accuracy: float = run.result[ACCURACY]
+    return accuracy
+
+
 def _average(
     by_seed: dict[tuple[str, int | str], dict[int, Run]],
     labels: tuple[str, ...],
@@ -357,8 +363,8 @@ def _average(
                 result={**(run.result or {}), ACCURACY: statistics.mean(values)},
             )
             for seed, run in own[0].items()
-            if len(values := [found[seed].result[ACCURACY] for found in own if seed in found])
-            == len(tasks)  # type: ignore[index]
+            if len(values := [_accuracy(found[seed]) for found in own if seed in found])
+            == len(tasks)
         }
     return [MEAN]
 

@@ -204,9 +204,8 @@ def _store() -> Any:
         or environment.get("GROUP_WORLD_SIZE") != "1"
     ):
         return None
-    store = dist.TCPStore(
-        environment["MASTER_ADDR"], int(environment["MASTER_PORT"]), is_master=False
-    )  # type: ignore[attr-defined]
+    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    store = dist.TCPStore(address, port, is_master=False)  # type: ignore[attr-defined]
     return dist.PrefixStore(f"attempt {environment['TORCHELASTIC_RESTART_COUNT']}", store)  # type: ignore[attr-defined]
 
 

@@ -1,0 +1,80 @@
+"""Which tensors fast code may read: a whitelist.
+
+Fast code looks at memory, so it must know what the memory means. A tensor is *plain* if its type
+is ``Tensor`` or ``Parameter`` and its dispatch keys are exactly those of a dense CPU tensor. That
+rules out wrappers of torch.func and functionalization, lazy negations, lazy zeros, sparse,
+quantized and fake tensors, other devices, and whatever torch adds in the future. Everything that
+is not plain, or met while a transform is active, goes to :mod:`bgn.kernels.definition`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
+
+_keys = torch._C._dispatch_keys
+TYPES = (Tensor, torch.nn.Parameter)
+
+
+def _plain_keys() -> frozenset[int]:
+    tensors = [torch.empty(0, device="cpu")]
+    with torch.inference_mode():
+        tensors.append(torch.empty(0, device="cpu"))
+    return frozenset(_keys(tensor).raw_repr() for tensor in tensors)
+
+
+_PLAIN = _plain_keys()
+
+
+def no_transform() -> bool:
+    """Whether operations take effect now, on the very tensors they are given.
+
+    Not so under torch.func, forward-mode differentiation, torch.jit.trace and dispatch modes.
+    Compilers are asked about before this is called: they cannot trace it.
+    """
+    return (
+        peek_interpreter_stack() is None
+        and forward_ad._current_level < 0
+        and not _len_torch_dispatch_stack()
+        and not _get_tracing_state()
+    )
+
+
+def is_plain(tensor: Tensor, size: int) -> bool:
+    """Whether this is a plain tensor whose storage holds ``size`` elements from its first one on.
+
+    Code that saves memory frees storages of tensors that still exist (``resize_(0)``).
+    """
+    return (
+        type(tensor) in TYPES
+        and _keys(tensor).raw_repr() in _PLAIN
+        and tensor.untyped_storage().nbytes() >= (tensor.storage_offset() + size) * tensor.itemsize
+    )
+
+
+def extent(tensor: Tensor) -> int:
+    """How many elements of its storage a tensor reaches over, from its first one on."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in steps)
+
+
+def refuse_freed(**tensors: Tensor | None) -> None:
+    """Raise an error for a plain tensor whose storage was freed: torch would read past its end."""
+    if torch.compiler.is_compiling():
+        return
+    for name, tensor in tensors.items():
+        if tensor is None or tensor.numel() == 0:
+            continue
+        if is_plain(tensor, 0) and not is_plain(tensor, extent(tensor)):
+            raise RuntimeError(
+                f"{name} of shape {tuple(tensor.shape)} has no memory: its storage was resized to"
+                f" {tensor.untyped_storage().nbytes()} bytes"
+            )
+
+
+def is_plain_vector(tensor: Tensor, size: int) -> bool:
+    """Whether this is a plain (size,) tensor without gaps."""
+    return tensor.shape == (size,) and is_plain(tensor, size) and tensor.is_contiguous()
