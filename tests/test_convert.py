@@ -1,9 +1,11 @@
 """Conversion: the same output in eval mode, and nothing lost on the way."""
 
 import copy
+import inspect
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -357,3 +359,174 @@ def test_blocks_and_names_of_groups_survive() -> None:
     assert_close(
         bgn.convert(model, "in")(x), nn.InstanceNorm2d(4)(x)
     )  # the same statistics, so no warning
+
+
+def test_narrow_layers_get_fewer_groups_of_group_norm_in_one_warning() -> None:
+    model: Any = nn.Sequential(*(nn.BatchNorm2d(C) for C in (8, 64, 8, 24, 1)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bgn.convert(model, "gn")
+    assert [layer.num_groups for layer in model] == [4, 32, 4, 12, 1]
+    assert all(
+        layer.num_groups == bgn.norm_layer("gn")(layer.num_channels).num_groups for layer in model
+    )
+    (text,) = [str(w.message) for w in caught if "narrow" in str(w.message)]
+    assert "G=4 for 8 channels: 0, 2; G=12 for 24 channels: 3; G=1 for 1 channels: 4" in text
+
+
+def test_an_int_of_groups_is_kept_and_a_function_may_not_split_channels() -> None:
+    def model() -> Any:
+        return nn.Sequential(nn.BatchNorm2d(8), nn.BatchNorm2d(12))
+
+    with pytest.warns(UserWarning, match="only weight and bias"):
+        kept = bgn.convert(model(), "gn", num_groups=32)
+    assert [layer.num_groups for layer in kept] == [32, 32]
+    words = r"2 layers .*num_groups\(layer\)=32 splits channels; expected a divisor of 8, 12"
+    with pytest.raises(ValueError, match=words):
+        bgn.convert(model(), "gn", num_groups=lambda _: 32)
+    with pytest.warns(UserWarning, match="only weight and bias"):
+        fits = bgn.convert(model(), "gn", num_groups=lambda layer: layer.num_features // 4)
+    assert [layer.num_groups for layer in fits] == [2, 3]
+
+
+def test_many_layers_with_one_problem_are_one_line() -> None:
+    model = nn.Sequential(*(nn.BatchNorm2d(2**k) for k in range(3, 11) for _ in range(8)))
+    with pytest.raises(ValueError, match="nothing was converted") as error:
+        bgn.convert(model, num_groups=7)
+    text = str(error.value)
+    assert len(text.splitlines()) == 2
+    assert "64 layers (0 (BatchNorm2d), " in text
+    assert "and 59 more" in text
+    assert "the nearest that fits: 8 for 8 channels, 8 for 16 channels, " in text
+
+
+def test_many_problems_are_not_many_lines() -> None:
+    model = nn.Sequential(*(nn.BatchNorm2d(4) for _ in range(30)))
+    for k, layer in enumerate(model):
+        layer.register_buffer(f"extra{k}", torch.ones(1))
+    with pytest.raises(ValueError, match=r"22 more layers for other reasons: 8 .*") as error:
+        bgn.convert(model, num_groups=2)
+    assert len(str(error.value).splitlines()) <= 10
+
+
+def test_numpys_integers_are_accepted() -> None:
+    model: Any = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    bgn.convert(model, num_groups=np.int64(2))
+    assert (model[1].num_groups, type(model[1].num_groups)) == (2, int)
+    bgn.regroup(model, lambda _: np.int64(4))
+    assert (model[1].num_groups, type(model[1].num_groups)) == (4, int)
+    bgn.convert(model, batch_size=np.int64(2))
+    assert model[1].num_groups == 1
+    shape = tuple(np.int64(n) for n in (3, 8, 8))
+    bgn.convert(model, num_groups="auto", batch_size=np.int64(2), sample=shape)
+    assert model[1].num_groups == 8
+
+
+@pytest.mark.parametrize("sample", [None, (3, 8, 8)])
+def test_a_misspelled_word_is_told_the_right_ones(sample: Any) -> None:
+    for word in ("Auto", "papr"):
+        with pytest.raises(
+            ValueError, match=rf"num_groups='{word}'.*'paper', 'auto'.*did you mean"
+        ):
+            bgn.convert(Residual(), num_groups=word, batch_size=2, sample=sample)
+    with pytest.raises(TypeError, match="'paper' and 'auto' are for 'bgn'"):
+        bgn.convert(Residual(), "gn", num_groups="auto", batch_size=2, sample=sample)
+
+
+needs_bias_option = pytest.mark.skipif(
+    "bias" not in inspect.signature(nn.BatchNorm2d.__init__).parameters,
+    reason="this torch has no bias= in its normalizers",
+)
+
+
+@needs_bias_option
+class TestWithoutBias:
+    """Layers with a weight but no bias."""
+
+    def test_a_shift_of_the_means_adds_a_bias(self) -> None:
+        model = trained(nn.Sequential(nn.BatchNorm2d(3, bias=False)))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        before, weight = model(x), model[0].weight
+        with pytest.warns(UserWarning, match="a bias is added, .* difference of the means: 0"):
+            bgn.convert(model, num_groups=1, optimizer=optimizer)
+        assert_close(model(x), before)
+        assert model[0].weight is weight
+        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        assert id(model[0].bias) in known
+
+    @pytest.mark.parametrize("G", [3, 6])
+    def test_without_a_shift_there_is_none(self, G: int) -> None:
+        model = trained(nn.Sequential(nn.BatchNorm2d(3, bias=False)))
+        before = model(x[:, :, :8, :8])
+        bgn.convert(model, num_groups=G)
+        assert model[0].bias is None
+        assert list(model.state_dict())[:2] == ["0.weight", "0.running_mean"]
+        assert_close(model(x[:, :, :8, :8]), before)
+        model.train()(x[:, :, :8, :8]).sum().backward()
+
+    @pytest.mark.parametrize("norm", ["gn", "ln", "in", "pn"])
+    def test_per_sample_normalizers_have_none_either(self, norm: str) -> None:
+        options = {"num_groups": 2} if norm == "gn" else {}
+        model: Any = nn.Sequential(nn.BatchNorm2d(8, bias=False))
+        with pytest.warns(UserWarning, match="only weight and bias"):
+            bgn.convert(model, norm, **options)
+        assert (model[0].weight is not None, model[0].bias) == (True, None)
+        model(torch.randn(2, 8, 4, 4))
+
+    def test_group_norm_becomes_batch_group_norm(self) -> None:
+        model: Any = nn.Sequential(nn.GroupNorm(2, 8, bias=False))
+        nn.init.normal_(model[0].weight)
+        weight = model[0].weight
+        with pytest.warns(UserWarning, match="only weight and bias"):
+            bgn.convert(model, num_groups=2)
+        assert model[0].weight is weight
+        assert model[0].bias is None
+
+    def test_the_other_functions(self) -> None:
+        model = trained(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, bias=False)))
+        before = model(x)
+        assert_close(bgn.fold(model)(x), before)
+        (row,) = bgn.describe(model, (3, 9, 9), 2)
+        assert (row.kind, row.G) == ("bn", 8)
+        bgn.freeze(model).train()
+        assert_close(model(x), before)
+        bgn.unfreeze(model).eval()
+        bgn.convert_sync(model)
+        assert model[1].bias is None
+        assert_close(model(x), before)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        bgn.BatchGroupNorm2d(8, 2),
+        bgn.BatchGroupNorm2d(8, "auto"),
+        bgn.GeneralBatchGroupNorm2d(8, 2, batch_blocks=2),
+    ],
+)
+def test_a_batch_norm_has_only_its_own_attributes(layer: nn.Module) -> None:
+    layer.note = "mine"  # type: ignore[assignment]
+    model = bgn.convert(nn.Sequential(layer), "bn")
+    assert vars(model[0]).keys() - vars(nn.BatchNorm2d(8)).keys() == {"note"}
+    assert model[0].note == "mine"
+    (row,) = bgn.describe(model, (8, 4, 4), batch_size=2)
+    assert (row.kind, row.G, row.acts_as) == ("bn", 8, "BN")
+    assert bgn.convert(model, "bn")[0] is model[0], "it is what it should be"
+
+
+def test_an_attribute_of_the_users_own_is_no_number_of_groups() -> None:
+    model: Any = nn.Sequential(nn.BatchNorm2d(8))
+    model[0].num_groups = 2
+    assert bgn.convert(model, num_groups=4)[0].num_groups == 4
+
+
+@pytest.mark.parametrize("G", [8, 16, 32, 64])
+def test_a_layer_whose_groups_a_batch_decided_gets_those_that_are_asked_for(G: int) -> None:
+    model: Any = nn.Sequential(bgn.BatchGroupNorm2d(64, "auto"))
+    model(torch.randn(2, 64, 2, 2))
+    assert model[0].num_groups == 32
+    batch = torch.randn(2, 64, 2, 2)
+    before = model.eval()(batch)
+    bgn.convert(model, num_groups=G)
+    assert (model[0].num_groups, model[0].running_mean.shape) == (G, (G,))
+    assert_close(model(batch), before)

@@ -78,7 +78,7 @@ class TestForgottenSwitch:
         model = bgn.convert_domains(network())
         with pytest.raises(
             RuntimeError,
-            match="no domain is chosen; expected: with bgn.domain.*one of source, target",
+            match="no domain is chosen; expected with bgn.domain.*one of source, target",
         ):
             model(images(2))
 
@@ -136,11 +136,11 @@ class TestForgottenSwitch:
     ("wrong", "message"),
     [
         (lambda m: bgn.domain(m, "else"), "domain='else' is not one of source, target"),
-        (lambda m: bgn.domain(m, []), r"domain=\[\] has no parts"),
+        (lambda m: bgn.domain(m, []), r"domain=\[\] is empty"),
         (lambda m: bgn.domain(m, [("source", 0)]), "images of domain 'source'=0"),
         (
             lambda m: bgn.domain(m[0], "source"),
-            "has no normalizers per domain; expected one of bgn.convert_domains",
+            "has no normalizers per domain; expected a model from bgn.convert_domains",
         ),
     ],
 )
@@ -284,7 +284,7 @@ def _distributed(rank: int) -> dict[str, Any]:
 
 @pytest.mark.skipif(not dist.is_available(), reason="torch was built without torch.distributed")
 def test_distributed(tmp_path: Path) -> None:
-    """Both domains in one forward pass, so that every parameter has a gradient and DDP nothing to look for."""
+    """Both domains in one forward pass, so every parameter has a gradient, as DDP expects."""
     found = spread(_distributed, 2, tmp_path)
     model = bgn.convert_domains(network())
     total = sum(_loss(model, images(8)[4 * rank : 4 * rank + 4]) for rank in range(2)) / 2

@@ -3,12 +3,14 @@
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import bgn
-from bgn.factory import NAMES
+from bgn.factory import NAMES, NORMALIZERS, usual_groups
+from bgn.surgery.kinds import identify
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,3 +89,59 @@ def test_the_papers_schedule() -> None:
     assert bgn.paper_groups(5000) == 512
     with pytest.raises(TypeError, match=r"batch_size=2.0 is a float"):
         bgn.paper_groups(2.0)  # type: ignore[arg-type]
+
+
+def test_group_norm_has_groups_of_two_or_more_whole_channels() -> None:
+    make = bgn.norm_layer("gn")
+    widths = {1: 1, 3: 1, 8: 4, 36: 18, 64: 32, 100: 25, 512: 32}
+    assert {C: make(C).num_groups for C in widths} == widths
+    assert bgn.norm_layer("gn", num_groups=32)(8).num_groups == 32, "an int is used as given"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numpys_integers_are_accepted(name: str) -> None:
+    takes_groups = NORMALIZERS[name].fixed_groups is None
+    groups = {"num_groups": np.int64(4)} if takes_groups else {}
+    layer: Any = bgn.norm_layer(name, batch_size=np.int64(8), **groups)(8)
+    if takes_groups:
+        assert (layer.num_groups, type(layer.num_groups)) == (4, int)
+
+
+@pytest.mark.parametrize("word", ["Auto", "AUTO", "papers"])
+def test_a_misspelled_word_is_told_the_right_ones(word: str) -> None:
+    with pytest.raises(ValueError, match=f"num_groups='{word}'; .*'paper', 'auto'; did you mean"):
+        bgn.norm_layer("bgn", num_groups=word)
+    with pytest.raises(TypeError, match=f"num_groups='{word}' .*'paper' and 'auto' are for 'bgn'"):
+        bgn.norm_layer("gn", num_groups=word)
+
+
+class TestTable:
+    """The rows agree with the layers that they make."""
+
+    @pytest.mark.parametrize(
+        ("name", "spatial"), [(name, n) for name in NAMES for n in NORMALIZERS[name].layers]
+    )
+    def test_a_layer_is_recognized_as_its_row(self, name: str, spatial: int) -> None:
+        row = NORMALIZERS[name]
+        G = usual_groups(name, 8) or 4
+        layer: Any = row.make(spatial, 8, G)
+        kind = identify(layer)
+        assert kind is not None
+        assert (kind.name, kind.num_features) == (name, 8)
+        assert kind.spatial in (None, spatial)
+        assert layer(torch.randn(2, 8, *[3] * spatial)).shape[1] == 8
+        assert (getattr(layer, "running_mean", None) is not None) == row.running_statistics
+
+    @pytest.mark.parametrize("name", [name for name in NAMES if NORMALIZERS[name].cut])
+    def test_the_partition_is_what_the_layer_normalizes_together(self, name: str) -> None:
+        row = NORMALIZERS[name]
+        G = usual_groups(name, 8) or 4
+        x = torch.randn(4, 8, 3, 3, dtype=torch.float64)
+        y = row.make(2, 8, G, dtype=torch.float64)(x).flatten()
+        part = row.partition(4, 8, 9, G, 1)
+        assert part is not None
+        labels = part.labels().flatten()
+        for label in labels.unique():
+            own = y[labels == label]
+            assert own.mean().abs() < 1e-9
+            assert abs(own.var(correction=0).item() - 1) < 1e-3

@@ -70,7 +70,7 @@ def test_the_optimizer_goes_on(make: Any) -> None:
 
 
 def test_momentum_is_that_of_the_new_parameters() -> None:
-    """In eval mode both models are the same function, so their gradients are related by the chain rule, and so is momentum."""
+    """In eval mode both models are the same function, so the chain rule relates their momentum."""
     old: Any = trained(Residual().stem)
     new: Any = copy.deepcopy(old)
     optimizer = torch.optim.SGD(old.parameters(), 0.0, momentum=0.9)

@@ -65,6 +65,8 @@ def test_subclasses_are_handled_or_refused_by_name() -> None:
     assert renamed[0].momentum == 0.01
     with pytest.raises(ValueError, match="it is lazy; run a batch"):
         bgn.convert(nn.Sequential(nn.LazyBatchNorm2d()), num_groups=2)
+    with pytest.raises(ValueError, match="it is lazy; run a batch"):
+        bgn.convert(nn.Sequential(nn.LazyBatchNorm2d()), batch_size=2)
     scripted = nn.Sequential(torch.jit.script(nn.BatchNorm2d(4)))
     with pytest.raises(ValueError, match="has no normalizer|ScriptModule"):
         bgn.convert(scripted, num_groups=2)

@@ -62,6 +62,8 @@ class Normalizer:
         if not isinstance(layer, (*self.layers.values(), *self.also)):
             return None
         fixed = None if self.fixed_groups is None else self.fixed_groups(num_features)
+        if self.arguments is _ungrouped:
+            return fixed  # the class has no such attribute; a user's own may be called so
         own: int | None = getattr(layer, "num_groups", fixed)
         return own if fixed in (None, own) else None
 

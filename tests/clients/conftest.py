@@ -1,4 +1,7 @@
-"""Packages of other people. torchvision's wheel wants CUDA libraries for its operators, so they are declared here instead."""
+"""Fixtures of other packages.
+
+torchvision's wheel needs CUDA libraries for its operators, so the operators are declared here.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Models that people really use: convert, train at batch 1 and 2, evaluate, save, load, fold. ``-s`` prints what happened."""
+"""Models of other packages: convert, train at batch 1 and 2, evaluate, save, load, fold.
+
+``-s`` prints the results.
+"""
 
 import copy
 import warnings
@@ -91,7 +94,8 @@ def cycle(
     expected = output_of(net, batch(2))
     assert (output_of(folded, batch(2)) - expected).abs().max() < 1e-3 * expected.abs().max()
     print(
-        f"\n| {title} | {len(layers)} {', '.join(sorted(kinds))} | {error:.0e} | {losses[1]} | {losses[2]}"
+        f"\n| {title} | {len(layers)} {', '.join(sorted(kinds))} | {error:.0e}"
+        f" | {losses[1]} | {losses[2]}"
         f" | {len(layers) - left} of {len(layers)} |"
     )
     return net

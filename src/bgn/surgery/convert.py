@@ -25,8 +25,8 @@ from bgn.surgery.job import Job, carry_out, new_parameters, no_inverse, plan
 from bgn.surgery.kinds import (
     Kind,
     identify,
+    is_auto,
     is_frozen_batch_norm,
-    is_undecided,
     normalizers,
     some_normalizers,
 )
@@ -118,14 +118,14 @@ def convert(
         assert kind is not None
         C = kind.num_features
         reason = refusal(model, name, layer)
-        G = groups_of(layer, C) if C else 1  # a lazy layer has no channels yet
+        G = groups_of(layer, C or 1)  # a lazy layer has no channels yet; it is refused
         if G is None:
             continue
-        if snap:
+        if snap and C:
             G = nearest_groups(C, G)
-        target = Kind(
-            norm, C, row.fixed_groups(C) if row.fixed_groups else G, kind.spatial or spatial
-        )
+        if row.fixed_groups is not None:
+            G = row.fixed_groups(C)
+        target = Kind(norm, C, G, kind.spatial or spatial)
         label = f"{name or 'the model itself'} ({type(layer).__name__})"
         problem = Problem(label, reason) if reason else _mismatch(target, num_groups, label)
         if problem is None and not _same(layer, kind, target, options):
@@ -235,7 +235,7 @@ def _mismatch(target: Kind, num_groups: Groups, label: str) -> Problem | None:
 
 def _same(layer: nn.Module, kind: Kind, target: Kind, options: dict[str, Any]) -> bool:
     """Whether the layer already is what it should become."""
-    if is_undecided(layer) or is_frozen_batch_norm(layer) or isinstance(layer, nn.SyncBatchNorm):
+    if is_auto(layer) or is_frozen_batch_norm(layer) or isinstance(layer, nn.SyncBatchNorm):
         return False
     if any(getattr(layer, key, None) != value for key, value in options.items()):
         return False

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from bgn.groups import ENOUGH, auto_groups
-from bgn.surgery.kinds import Kind, identify, is_undecided, normalizers
+from bgn.surgery.kinds import Kind, identify, is_undecided, normalizers, own_groups
 from bgn.surgery.sample import visit
 
 FEW = ENOUGH  # instances per statistic
@@ -109,8 +109,8 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
         assert kind is not None
         if is_undecided(layer):  # what it will be after such a batch
             kind = replace(kind, num_groups=auto_groups(shape[0], N, math.prod(shape[1:])))
-        elif getattr(layer, "auto", False):
-            kind = replace(kind, num_groups=int(layer.num_groups))  # type: ignore[arg-type]
+        else:
+            kind = replace(kind, num_groups=own_groups(layer, kind))
         rows.append(_row(names[layer], kind, shape, N))
 
     visit(model, input_size, batch_size, see, argument="input_size")

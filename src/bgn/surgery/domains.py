@@ -1,4 +1,4 @@
-"""One copy of every normaliser per domain (Chang et al. 2019), for networks that see images of several kinds."""
+"""One copy of every normalizer per domain (Chang et al. 2019), for several kinds of images."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from bgn import checks
-from bgn.surgery.kinds import normalizers
-from bgn.surgery.modules import move_hooks, replace
+from bgn.surgery.kinds import some_normalizers
+from bgn.surgery.modules import move_hooks, refuse_data_parallel, replace
 from bgn.surgery.optimizer import add_parameters
 
 Parts = tuple[tuple[str, int], ...]  # domains and sizes of consecutive parts of a batch
 
 
 class DomainNorm(nn.ModuleDict):
-    """A normaliser with a copy of its own for every domain: weight, bias and, if it has them, running statistics.
+    """A normalizer with one copy per domain: weight, bias and running statistics, if it has them.
 
-    :func:`convert_domains` puts it in place of the normalisers of a model; ``with bgn.domain(model, name)`` chooses the copy.
-    Without that it refuses to run, rather than to run with the wrong one. Keys are those of the layer with the domain before
-    them, such as ``bn1.source.weight``; keys without a domain are loaded into every copy.
+    :func:`convert_domains` puts it in place of the normalizers of a model, and
+    ``with bgn.domain(model, name)`` chooses the copy. Outside of such a context it raises an error,
+    because any copy might be the wrong one. State_dict keys contain the domain, such as
+    ``bn1.source.weight``; keys without a domain are loaded into every copy.
 
     >>> norm = DomainNorm({"source": nn.BatchNorm2d(8), "target": nn.BatchNorm2d(8)})
     >>> with domain(norm, "target"):
@@ -36,18 +37,20 @@ class DomainNorm(nn.ModuleDict):
         _check_names(tuple(layers))
         super().__init__(layers)
         self.current: str | Parts | None = None
-        self.entered = -1  # the backward pass during which the domain was chosen; -1 outside of any
+        self.entered = -1  # backward pass during which the domain was chosen; -1 outside of any
 
     def forward(self, input: Tensor) -> Tensor:
         current = self.current
         if current is None:
             raise RuntimeError(
-                f"no domain is chosen; expected: with bgn.domain(model, ...), one of {', '.join(self)}"
+                "no domain is chosen; expected with bgn.domain(model, name),"
+                f" where name is one of {', '.join(self)}"
             )
         if not torch.compiler.is_compiling() and self.entered != torch._C._current_graph_task_id():
             raise RuntimeError(
-                f"domain {current!r} was chosen outside of what is being recomputed for a backward pass, where it may not be the"
-                " one of the forward pass; enter bgn.domain within the checkpointed function"
+                f"domain {current!r} was chosen outside of a function that is recomputed in the"
+                " backward pass, so it may not be the domain of the forward pass; enter bgn.domain"
+                " within the checkpointed function"
             )
         if isinstance(current, str):
             output: Tensor = self[current](input)
@@ -65,11 +68,8 @@ class DomainNorm(nn.ModuleDict):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "current": None,
-            "entered": -1,
-        }  # a copy that is made within a context is not in it
+        # a copy that is made within a context is not in the context
+        return {**self.__dict__, "current": None, "entered": -1}
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -94,10 +94,12 @@ def convert_domains(
     *,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> nn.Module:
-    """Give every normaliser of a model one copy per domain, in place; returns the model (or its replacement).
+    """Give every normalizer of a model one copy per domain, in place.
 
-    All copies begin as the layer was. Parameters of the first domain are the ones that were there; with ``optimizer`` the
-    others are trained too. Converting twice changes nothing. Forward hooks of a layer stay where it was.
+    Returns the model, or its replacement if the model itself is a normalizer. All copies start as
+    the layer was. The parameters of the first domain are the old objects; with ``optimizer``, the
+    new ones are trained too. Converting twice changes nothing. Forward hooks of a layer are then
+    hooks of its replacement.
 
     >>> model = convert_domains(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
     >>> list(model.state_dict())[2:5]
@@ -107,10 +109,7 @@ def convert_domains(
     """
     names = tuple(domains)
     _check_names(names)
-    if any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
-        raise TypeError(
-            "model is wrapped in DistributedDataParallel, which keeps lists of its parameters; convert model.module first"
-        )
+    refuse_data_parallel(model, "parameters")
     inside = set()
     for where, module in model.named_modules():
         if isinstance(module, DomainNorm):
@@ -119,18 +118,13 @@ def convert_domains(
                     f"domains={names}, but {where or 'the model'} has {', '.join(module)} already"
                 )
             inside |= {id(layer) for layer in module.modules()}
-    found = {name: layer for name, layer in normalizers(model).items() if id(layer) not in inside}
+    known = some_normalizers(model, "convert")
+    found = {name: layer for name, layer in known.items() if id(layer) not in inside}
     if not found:
-        if inside:
-            return model
-        raise ValueError(
-            f"model={type(model).__name__} has no normaliser that is known here; nothing to convert"
-        )
+        return model
     own = list(found.values())
-    copies = {
-        names[0]: own,
-        **{name: copy.deepcopy(own) for name in names[1:]},
-    }  # at once: what is shared stays so
+    # all layers in one deepcopy, so that tensors which they share stay shared
+    copies = {names[0]: own, **{name: copy.deepcopy(own) for name in names[1:]}}
     replacements: dict[nn.Module, nn.Module] = {}
     for i, layer in enumerate(own):
         wrapper = DomainNorm({name: copies[name][i] for name in names})
@@ -138,7 +132,7 @@ def convert_domains(
         move_hooks([copies[name][i] for name in names], wrapper)
         replacements[layer] = wrapper
     if optimizer is not None:
-        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
         added = {
             id(new): (f"{where}.{name}.{key}", new)
             for name in names[1:]
@@ -146,14 +140,14 @@ def convert_domains(
             for (key, old), new in zip(
                 old_layer.named_parameters(), layer.parameters(), strict=True
             )
-            if id(old) in known
+            if id(old) in trained
         }
         add_parameters(optimizer, list(added.values()))
     return replace(model, replacements)
 
 
 def keep_domain(model: nn.Module, name: str) -> nn.Module:
-    """Leave of every normaliser only the copy for one domain, in place: an ordinary model again, to fold or to export.
+    """Keep the copy of one domain of every normalizer, in place: a model to fold or to export.
 
     >>> model = convert_domains(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
     >>> keep_domain(model, "target")[1]
@@ -169,26 +163,23 @@ def keep_domain(model: nn.Module, name: str) -> nn.Module:
 
 @contextlib.contextmanager
 def domain(model: nn.Module, name: str | Sequence[tuple[str, int]]) -> Iterator[None]:
-    """A context in which the model normalises for one domain; or, with [("source", 30), ("target", 30)], the first 30 images of
-    every batch for the one and the next 30 for the other, each part with statistics of its own.
+    """A context in which the model normalizes for one domain, or for parts of the batch.
 
-    Contexts may be nested; afterwards all is as before.
+    With ``[("source", 30), ("target", 30)]`` the first 30 images of every batch are of one domain
+    and the next 30 of the other, each part with its own statistics. Contexts may be nested.
 
     >>> model = convert_domains(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
     >>> with domain(model, [("source", 4), ("target", 2)]):
     ...     y = model(torch.randn(6, 3, 8, 8))
     """
-    choice: str | Parts = (
-        name if isinstance(name, str) else tuple((str(part), int(size)) for part, size in name)
-    )
-    parts = ((choice, 1),) if isinstance(choice, str) else choice
-    if not parts:
+    choice: str | Parts = name if isinstance(name, str) else tuple(map(_part, name))
+    if not choice:
         raise ValueError(
-            "domain=[] has no parts; expected a domain, or pairs of a domain and a number of images"
+            f"domain={name!r} is empty; expected a domain, or pairs of a domain and a number of"
+            " images"
         )
-    for part, size in parts:
-        checks.positive_int(f"images of domain {part!r}", size)
-    wrappers = _wrappers(model, [part for part, _ in parts])
+    used = [choice] if isinstance(choice, str) else [part for part, _ in choice]
+    wrappers = _wrappers(model, used)
     before = [(wrapper.current, wrapper.entered) for wrapper in wrappers]
     entered = torch._C._current_graph_task_id()
     try:
@@ -200,11 +191,17 @@ def domain(model: nn.Module, name: str | Sequence[tuple[str, int]]) -> Iterator[
             wrapper.current, wrapper.entered = old
 
 
+def _part(pair: tuple[str, int]) -> tuple[str, int]:
+    name, size = pair
+    return str(name), checks.positive_int(f"images of domain {name!r}", size)
+
+
 def _wrappers(model: nn.Module, names: Sequence[str]) -> list[DomainNorm]:
     found = [module for module in model.modules() if isinstance(module, DomainNorm)]
     if not found:
         raise ValueError(
-            f"model={type(model).__name__} has no normalisers per domain; expected one of bgn.convert_domains"
+            f"model={type(model).__name__} has no normalizers per domain;"
+            " expected a model from bgn.convert_domains"
         )
     for wrapper in found:
         for name in names:
@@ -223,5 +220,6 @@ def _check_names(names: tuple[str, ...]) -> None:
             or name == "training"
         ):
             raise ValueError(
-                f"domains={names}: {name!r} cannot be the name of a domain; expected a word such as 'source'"
+                f"domains={names}: {name!r} cannot be the name of a domain;"
+                " expected a word such as 'source'"
             )

@@ -1,11 +1,12 @@
-"""Fold trained normalisers into the convolutions before them.
+"""Fold trained normalizers into the convolutions before them.
 
-At test time a normaliser with running statistics per channel is ``y[c] = a[c] * x[c] + d[c]``, with
+In eval mode a normalizer with running statistics computes ``y[c] = a[c] * x[c] + d[c]``, where
 
     a = weight / sqrt(var + eps)
     d = bias - a * mean
 
-After a convolution with kernel K and bias k that is a convolution with kernel a * K and bias a * k + d.
+A convolution with kernel K and bias k, followed by this, is a convolution with kernel a * K and
+bias a * k + d.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
-from bgn.surgery.kinds import Kind, identify, normalizers
+from bgn.surgery.kinds import Kind, identify, normalizers, some_normalizers
 from bgn.surgery.modules import inherit, listed, replace, without_hooks
+from bgn.surgery.problems import Problem, report
 from bgn.surgery.support import is_activated, is_plain
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -30,16 +32,19 @@ _FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED, nn.Linear)
 
 
 def fold(model: nn.Module, example: Any = None) -> nn.Module:
-    """A copy of an eval-mode model whose normalisers are folded into the convolutions and linear layers before them.
+    """A copy of an eval-mode model with normalizers folded into the layers before them.
 
-    Classes and keys of the rest stay; a folded normaliser becomes ``nn.Identity``. Exact where statistics are per channel or per
-    group of channels. Where a group is part of a channel the shift depends on the position, and the model is refused by name.
-    What follows no convolution of its own, or has no running statistics, stays as it is, with a warning.
+    Normalizers are folded into convolutions and linear layers and become ``nn.Identity``. Classes
+    and state_dict keys of the other modules stay. The result is exact if every group consists of
+    whole channels. If a group is part of a channel, the shift depends on the position, and the
+    model is refused. A normalizer without running statistics, or without a convolution that feeds
+    only it, stays as it is, with a warning.
 
-    Which convolution feeds which normaliser is read off ``torch.fx``'s trace of the model, with optional arguments at their
-    defaults. A model that cannot be traced as a whole is folded part by part, with a warning, because a trace of a part does not
-    show who else looks into it. ``example``, an input for the model or a tuple of them, makes sure for that input: both
-    models are run on it, and a difference raises an error.
+    The convolution before a normalizer is found by ``torch.fx``, which traces the model with
+    optional arguments at their defaults. A model that cannot be traced as a whole is folded part by
+    part, with a warning, because the trace of a part does not show what else uses its tensors.
+    ``example``, an input for the model or a tuple of inputs, is a check: both models are run on it,
+    and a difference raises an error.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
     >>> fold(model)
@@ -49,23 +54,15 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
       (2): ReLU()
     )
     """
-    found = normalizers(model)
-    if not found:
-        raise ValueError(
-            f"model={type(model).__name__} has no normaliser that is known here; nothing to fold"
-        )
+    found = some_normalizers(model, "fold")
     training = [name for name, layer in found.items() if layer.training and _has_statistics(layer)]
     if training:
         raise ValueError(
-            f"model is in training mode ({', '.join(training[:5])}); call model.eval() before folding"
+            f"model is in training mode ({listed(training)}); call model.eval() before folding"
         )
-    split = [
-        f"  {name}: {reason}"
-        for name, layer in found.items()
-        if (reason := _splits_channels(layer))
-    ]
+    split = [p for name, layer in found.items() if (p := _splits_channels(name, layer))]
     if split:
-        raise ValueError("nothing was folded, because of\n" + "\n".join(split))
+        raise ValueError("nothing was folded, because of\n" + report(split))
 
     original, model = model, copy.deepcopy(model)
     found = normalizers(model)
@@ -82,11 +79,14 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
         replacements[norm] = rest
     left = [name for name, layer in found.items() if layer not in pairs]
     if left:
-        text = "not behind a convolution of their own, without running statistics, or with a forward of their own, so left"
+        text = (
+            "not behind a convolution of their own, without running statistics, or with a forward"
+            " of their own, so left"
+        )
         warnings.warn(f"fold: {text}: {listed(left)}", stacklevel=2)
     if not traced and example is None:
         warnings.warn(
-            "fold: the model cannot be traced as a whole; pass example= to make sure that it is the same",
+            "fold: the model cannot be traced as a whole; pass example= to check the result",
             stacklevel=2,
         )
     model = replace(model, replacements)
@@ -96,12 +96,12 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
 
 
 class _Rows(nn.Identity):
-    """In place of a normaliser behind a linear layer: on (N, L, C) it would have normalised L, which no linear layer can do."""
+    """Replaces a normalizer behind a linear layer: refuses (N, L, C), where it normalized L."""
 
     def forward(self, input: Tensor) -> Tensor:
         if not isinstance(input, fx.Proxy) and input.dim() != 2:
             raise ValueError(
-                f"input has shape {tuple(input.shape)}; this normaliser was folded for (N, C)"
+                f"input has shape {tuple(input.shape)}; this normalizer was folded for (N, C)"
             )
         return input
 
@@ -122,7 +122,8 @@ def _compare(original: nn.Module, folded: nn.Module, example: Any) -> None:
         ).item()
         if not torch.equal(a.isfinite(), b.isfinite()) or error > _TOLERANCES[a.dtype]:
             raise ValueError(
-                f"the folded model's output for the example differs by {error:.1e} (relative); nothing was folded"
+                f"the folded model's output for the example differs by {error:.1e} (relative);"
+                " nothing was folded"
             )
 
 
@@ -131,14 +132,18 @@ def _has_statistics(layer: Any) -> bool:
     return kind is not None and kind.batch_wide and getattr(layer, "running_mean", None) is not None
 
 
-def _splits_channels(layer: nn.Module) -> str | None:
+def _splits_channels(name: str, layer: nn.Module) -> Problem | None:
     kind = identify(layer)
     if kind is None or not _has_statistics(layer) or _whole_channels(kind):
         return None
     C, G = kind.num_features, kind.num_groups
-    return (
-        f"num_groups={G} cuts its {C} channels, so its shift depends on the position; train with a num_groups that"
-        f" divides {C}, or bgn.regroup(model, {C}, exact=False) and bgn.recalibrate it"
+    return Problem(
+        name,
+        f"num_groups={G} cuts channels, so the shift depends on the position; train with a"
+        " num_groups that divides ",
+        f"{C} channels",
+        ", or bgn.regroup(model, lambda layer: layer.num_features, exact=False) and"
+        " bgn.recalibrate it",
     )
 
 
@@ -150,7 +155,7 @@ def _whole_channels(kind: Kind) -> bool:
 def _pairs(
     model: nn.Module, candidates: list[tuple[nn.Module, nn.Module]]
 ) -> dict[nn.Module, nn.Module]:
-    """Normaliser -> the convolution whose only use is to feed it."""
+    """Normalizer -> the convolution that feeds only this normalizer."""
     occurrences: dict[nn.Module, int] = {}
     for _, module in model.named_modules(remove_duplicate=False):
         occurrences[module] = occurrences.get(module, 0) + 1
@@ -192,27 +197,26 @@ def _tensors(linear: Any) -> dict[str, Any]:
 
 
 class _Tracer(fx.Tracer):
-    """Takes every normaliser for a leaf, whoever wrote it."""
+    """Treats every normalizer as a leaf, of whatever library."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return identify(m) is not None or super().is_leaf_module(m, module_qualified_name)
 
 
 def _find(module: nn.Module) -> tuple[bool, list[tuple[nn.Module, nn.Module]]]:
-    """Whether the module can be traced, and its (normaliser, convolution) candidates.
+    """Whether the module can be traced, and its (normalizer, convolution) candidates.
 
-    By tracing the module, else its children, else the order in a Sequential.
+    Found by tracing the module, else its children, else by the order in a Sequential.
     """
     try:
         graph = _Tracer().trace(module, _defaults(module))
-    except Exception:  # whatever stops the tracer: control flow, *args, foreign types
+    except Exception:  # anything may stop the tracer: control flow, *args, unknown types
         found = [pair for child in module.children() for pair in _find(child)[1]]
         if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
             found += [(b, a) for a, b in itertools.pairwise(module) if _is_linear(a)]
         return False, found
-    touched = [
-        str(node.target) for node in graph.nodes if node.op == "get_attr"
-    ]  # somebody reads a weight itself
+    # weights that are read directly
+    touched = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
     calls: dict[str, int] = {}
     for node in graph.nodes:
         if node.op == "call_module":
@@ -241,7 +245,7 @@ def _defaults(module: nn.Module) -> dict[str, Any]:
 
 
 def _is_linear(module: nn.Module) -> bool:
-    """A convolution or linear layer that does nothing else."""
+    """Whether a module is a convolution or linear layer and does nothing else."""
     return isinstance(module, _FOLDABLE) and any(
         type(module).forward is cls.forward for cls in _FOLDABLE
     )
@@ -251,7 +255,7 @@ def _is_linear(module: nn.Module) -> bool:
 def _fold_into(linear: Any, norm: Any) -> None:
     scale, shift = _affine(norm)
     if parametrize.is_parametrized(linear):
-        # not remove_parametrizations: it changes the class, which a deep copy shares with the original
+        # not remove_parametrizations, which changes a class that the original shares
         values = {name: getattr(linear, name) for name in linear.parametrizations}
         flags = {
             name: any(p.requires_grad for p in linear.parametrizations[name].parameters())
@@ -262,9 +266,8 @@ def _fold_into(linear: Any, norm: Any) -> None:
         for name, value in values.items():
             setattr(linear, name, nn.Parameter(value, requires_grad=flags[name]))
     weight = linear.weight.double()
-    if isinstance(
-        linear, _TRANSPOSED
-    ):  # (C_in, C_out / groups, ...): the output channels of group i are at [i*C_in/groups:, :]
+    if isinstance(linear, _TRANSPOSED):
+        # (C_in, C_out / groups, ...): the output channels of group i are at [i*C_in/groups:, :]
         grouped = weight.reshape(linear.groups, -1, *weight.shape[1:])
         new = (grouped * scale.reshape(linear.groups, 1, -1, *[1] * (weight.dim() - 2))).reshape(
             weight.shape
@@ -278,7 +281,7 @@ def _fold_into(linear: Any, norm: Any) -> None:
 
 
 def _affine(norm: Any) -> tuple[Tensor, Tensor]:
-    """a and d of every channel, in float64."""
+    """The a and d of every channel, in float64."""
     kind = identify(norm)
     assert kind is not None
     part = kind.partition(kind.batch_blocks, 1)

@@ -1,4 +1,4 @@
-"""Normalisers that stay as they are, statistics and affine, whatever ``.train()`` says."""
+"""Fix the statistics, weight and bias of normalizers, whatever ``.train()`` says."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from bgn.surgery.mixin import Mixed, mixed
 
 
 class Frozen(Mixed):
-    """Mixed into a normaliser's class: it stays in eval mode."""
+    """Mixin for a normalizer's class: the layer stays in eval mode."""
 
     prefix = "Frozen"
 
     def train(self, mode: bool = True) -> Any:
-        self.__dict__["_mode_before"] = mode  # what it will be when it is unfrozen
+        self.__dict__["_mode_before"] = mode  # its mode when it is unfrozen
         return super().train(False)  # type: ignore[misc]
 
 
 def freeze(model: nn.Module) -> nn.Module:
-    """Fix every normaliser of the model: running statistics, weight and bias. Survives ``.train()``; keys stay.
+    """Fix running statistics, weight and bias of every normalizer of a model, in place.
 
-    Per-sample normalisers (IN, LN, GN, PN) have no running statistics: their weight and bias are fixed. A detector's
-    FrozenBatchNorm is left as it is. Returns the model; :func:`unfreeze` undoes it.
+    The layers stay in eval mode after ``.train()``, and state_dict keys stay. IN, LN, GN and PN
+    have no running statistics; their weight and bias are fixed. A detector's FrozenBatchNorm is
+    left as it is. Returns the model. :func:`unfreeze` undoes it.
 
     >>> model = freeze(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
     >>> model.train()[1]
@@ -38,7 +39,7 @@ def freeze(model: nn.Module) -> nn.Module:
 
 
 def unfreeze(model: nn.Module) -> nn.Module:
-    """Undo :func:`freeze`: every normaliser trains again as it did before."""
+    """Undo :func:`freeze`: every normalizer trains again as before."""
     frozen = {
         name: layer for name, layer in some_normalizers(model).items() if isinstance(layer, Frozen)
     }
@@ -56,7 +57,7 @@ def unfreeze(model: nn.Module) -> nn.Module:
 
 
 def freeze_layer(layer: nn.Module) -> None:
-    """Fix one normaliser in place."""
+    """Fix one normalizer in place."""
     if isinstance(layer, Frozen) or is_frozen_batch_norm(layer):
         return
     own = dict(layer.named_parameters())
@@ -66,5 +67,5 @@ def freeze_layer(layer: nn.Module) -> None:
     layer.__class__ = mixed(Frozen, type(layer))
     for parameter in own.values():
         parameter.requires_grad_(False)
-        parameter.grad = None  # an optimizer steps wherever it finds one
+        parameter.grad = None  # an optimizer changes every parameter that has a gradient
     layer.train(layer.training)

@@ -76,7 +76,7 @@ def carry_out(job: Job) -> nn.Module:
                 new.num_batches_tracked = old.num_batches_tracked
     if is_activated(old):
         activate(new, old)
-    inherit(new, old)
+    inherit(new, old, except_for=_constructor_attributes(job.kind))
     _parametrize(new, old, chains)
     if isinstance(old, Frozen):
         new.__dict__.pop("_requires_grad_before", None)
@@ -84,6 +84,12 @@ def carry_out(job: Job) -> nn.Module:
         new.__dict__["_requires_grad_before"] |= old.__dict__["_requires_grad_before"]
         new.__dict__["_mode_before"] = old.__dict__["_mode_before"]
     return new  # type: ignore[no-any-return]
+
+
+def _constructor_attributes(kind: Kind) -> dict[str, Any]:
+    """Attributes that all layers of a kind have, such as num_groups; other kinds lack them."""
+    spatial, C, G = kind.spatial or 2, kind.num_features, kind.num_groups
+    return vars(kind.row.make(spatial, C, G, device="meta"))
 
 
 def new_parameters(job: Job) -> list[tuple[str, nn.Parameter]]:

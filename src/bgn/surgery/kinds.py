@@ -55,7 +55,7 @@ def identify(layer: nn.Module) -> Kind | None:
     for row in NORMALIZERS.values():
         G = row.groups_of(layer, C)
         if G is not None:
-            if getattr(layer, "auto", False):  # it keeps one statistic per channel
+            if is_auto(layer):  # it keeps one statistic per channel
                 G = C
             return Kind(row.name, C, G, row.spatial(layer), getattr(layer, "batch_blocks", 1))
     return None
@@ -75,6 +75,17 @@ def is_frozen_batch_norm(layer: nn.Module) -> bool:
 def is_undecided(layer: nn.Module) -> bool:
     """Whether a layer with ``num_groups="auto"`` still waits for the batch that decides."""
     return bool(getattr(layer, "undecided", False))
+
+
+def is_auto(layer: nn.Module) -> bool:
+    """Whether a batch decides, or has decided, the number of groups of a layer."""
+    return bool(getattr(layer, "auto", False))
+
+
+def own_groups(layer: nn.Module, kind: Kind) -> int:
+    """Number of groups of a layer in training; only ``num_groups="auto"`` differs from the kind."""
+    G = kind.row.groups_of(layer, kind.num_features)
+    return kind.num_groups if G is None else G
 
 
 def normalizers(model: nn.Module) -> dict[str, nn.Module]:

@@ -1,4 +1,4 @@
-"""Classes made at run time from a mixin and somebody's layer class, that pickle and deepcopy can make again."""
+"""Classes made at run time from a mixin and a layer class, which pickle and deepcopy support."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Mixed:
-    """Base of the mixins; ``prefix`` begins the name of the class that is made."""
+    """Base of the mixins; ``prefix`` is put before the name of the layer class."""
 
     prefix: str
 
@@ -21,7 +21,7 @@ _classes: dict[tuple[type[Any], type[Any]], type[nn.Module]] = {}
 
 
 def mixed(mixin: type[Mixed], cls: type[Any]) -> type[nn.Module]:
-    """The subclass of ``cls`` with ``mixin`` in front; always the same one."""
+    """The subclass of ``cls`` with ``mixin`` in front; one class per pair."""
     if (mixin, cls) not in _classes:
         body = {"__module__": cls.__module__, "__doc__": cls.__doc__}
         _classes[mixin, cls] = type(mixin.prefix + cls.__name__, (mixin, cls), body)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from torch import Tensor, nn
 
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 _HOOKS = tuple(key for key in nn.Module().__dict__ if "hook" in key)
 
 
-def inherit(new: nn.Module, old: nn.Module) -> None:
+def inherit(new: nn.Module, old: nn.Module, except_for: Collection[str] = ()) -> None:
     """Give ``new`` the hooks, the mode and the extra attributes of ``old``."""
     for key in _HOOKS:
         new.__dict__[key] = old.__dict__[key]
     for key, value in old.__dict__.items():
-        if key not in new.__dict__:
+        if key not in new.__dict__ and key not in except_for:
             new.__dict__[key] = value
     new.training = old.training
 

@@ -1,8 +1,9 @@
-"""What an optimizer remembers of weight and bias, carried over to the new ones.
+"""Carry an optimizer's state of weight and bias over to their new values.
 
-With w' = k*w and b' = b + s*w the chain rule gives the gradients dL/db' = dL/db and dL/dw' = (dL/dw - s*dL/db) / k. Averages of
-gradients (momentum) follow the same rule; averages of squared gradients do so as if the two gradients were
-uncorrelated: v_w' = (v_w + s^2*v_b) / k^2.
+With w' = k*w and b' = b + s*w the chain rule gives the gradients dL/db' = dL/db and
+dL/dw' = (dL/dw - s*dL/db) / k. Averages of gradients (momentum) follow the same rule. Averages of
+squared gradients follow it under the assumption that the two gradients are uncorrelated:
+v_w' = (v_w + s^2*v_b) / k^2.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ _SECOND = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum")
 
 
 def unknown_state(optimizer: torch.optim.Optimizer, weight: Any) -> list[str]:
-    """What the optimizer remembers of a weight and cannot be carried over."""
+    """Names of the state of a weight that cannot be carried over."""
     if isinstance(optimizer, torch.optim.LBFGS):
         return ["history"]
     known = {*_FIRST, *_SECOND}
     if isinstance(optimizer, torch.optim.RMSprop):
-        known.discard("momentum_buffer")  # of steps, not of gradients
+        known.discard("momentum_buffer")  # an average of steps, not of gradients
     state = optimizer.state.get(weight, {})
     return [key for key, value in state.items() if _like(value, weight) and key not in known]
 
 
 def carry_state(optimizer: torch.optim.Optimizer, changes: list[tuple[Any, Any, Transfer]]) -> None:
-    """Change the state of weights and biases in place; what is not understood is dropped."""
+    """Change the state of weights and biases in place; drop state that is not known."""
     for weight, bias, carried in changes:
         of_weight, of_bias = optimizer.state.get(weight, {}), optimizer.state.get(bias, {})
         if unknown_state(optimizer, weight):
-            optimizer.state.clear() if isinstance(
-                optimizer, torch.optim.LBFGS
-            ) else optimizer.state.pop(weight)
+            if isinstance(optimizer, torch.optim.LBFGS):
+                optimizer.state.clear()  # its history mixes all parameters
+            optimizer.state.pop(weight, None)
             optimizer.state.pop(bias, None)
             continue
         for key, value in of_weight.items():
@@ -58,7 +59,7 @@ def _like(value: Any, weight: Tensor) -> bool:
 def add_parameters(
     optimizer: torch.optim.Optimizer, parameters: list[tuple[str, nn.Parameter]]
 ) -> None:
-    """Let the optimizer train parameters that did not exist before, with the settings of its first group."""
+    """Add new parameters to an optimizer, with the settings of its first group."""
     if parameters:
         first = optimizer.param_groups[0]
         settings = {

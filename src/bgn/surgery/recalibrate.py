@@ -1,4 +1,4 @@
-"""Exact running statistics from a pass over data, in place of the exponential average of noisy ones."""
+"""Exact running statistics from a pass over data, in place of an exponential average."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bgn import checks, kernels
 from bgn.moments import Moments
 from bgn.surgery.freeze import Frozen
-from bgn.surgery.kinds import Kind, identify, is_frozen_batch_norm, normalizers
+from bgn.surgery.kinds import Kind, identify, is_frozen_batch_norm, normalizers, own_groups
 from bgn.surgery.modules import listed, observed
 
 
@@ -30,19 +30,21 @@ def recalibrate(
     forward: Callable[[nn.Module, Any], Any] | None = None,
     progress: bool | None = None,
 ) -> nn.Module:
-    """Set the running statistics of every BN, GBGN and BGN layer to those of the data; returns the model.
+    """Set the running statistics of every BN, GBGN and BGN layer to those of the data.
 
-    Every batch is normalised with its own statistics, as in training; what each layer sees is merged over the whole loader as
-    (count, mean, M2), so that the result does not depend on the order, and a smaller last batch counts for less. Dropout and the
-    like are off. Frozen layers are left alone. If the pass is interrupted, the old statistics stay.
+    Every batch is normalized with its own statistics, as in training. What each layer sees is
+    merged over the whole loader as (count, mean, M2), so the result does not depend on the order,
+    and a smaller last batch counts for less. Dropout is off. Frozen layers are left alone. If the
+    pass is interrupted, the old statistics stay. Returns the model.
 
     Args:
         model: in any mode; the mode is restored.
-        loader: batches as in training (the batch size matters). A batch that is a tuple or list stands for its first item.
-        max_batches: stop after so many.
-        device: where to move tensors; by default where the model's parameters are.
-        forward: ``forward(model, batch)``, for batches that are not simply the model's input.
-        progress: show batches done and time left on stderr; by default if that is a terminal.
+        loader: batches as in training (the batch size matters). Of a batch that is a tuple or a
+            list, the first item is the model's input.
+        max_batches: the largest number of batches to read.
+        device: where to move tensors; by default the device of the model's parameters.
+        forward: ``forward(model, batch)``, for batches that are not the model's input.
+        progress: show batches done and time left on stderr; by default if stderr is a terminal.
 
     >>> model = nn.Sequential(nn.BatchNorm2d(1))
     >>> model = recalibrate(model, [torch.full((2, 1, 1, 1), value) for value in (1.0, 4.0)])
@@ -50,11 +52,12 @@ def recalibrate(
     (tensor([2.5000]), tensor([3.]))
     """
     if max_batches is not None:
-        checks.positive_int("max_batches", max_batches)
+        max_batches = checks.positive_int("max_batches", max_batches)
     found = {name: layer for name, layer in normalizers(model).items() if _tracks(layer)}
     if not found:
         raise ValueError(
-            f"model={type(model).__name__} has no normaliser with running statistics that is not frozen"
+            f"model={type(model).__name__} has no normalizer with running statistics that is not"
+            " frozen"
         )
     if device is None:
         device = next((p.device for p in model.parameters()), None)
@@ -93,11 +96,11 @@ def _tracks(layer: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def _on_batch_statistics(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Normalise as in training, but without moving the running averages."""
+    """Normalize as in training, but leave the running averages alone."""
     chosen: list[Any] = list(layers)
     try:
         for layer in chosen:
-            layer.training = True  # not train(): what is inside, a dropout, stays off
+            layer.training = True  # not train(): a dropout inside stays off
             layer.track_running_stats = False
         yield
     finally:
@@ -118,7 +121,7 @@ def _merger(seen: dict[nn.Module, Moments]) -> Callable[[nn.Module, Tensor], Non
 def _moments(x: Tensor, layer: nn.Module, kind: Kind) -> Moments:
     """The moments of the whole batch as one block, in float64 where the device has it."""
     assert kind.row.cut is not None
-    G = getattr(layer, "num_groups", kind.num_groups)
+    G = own_groups(layer, kind)
     stats = kernels.moments(x, kernels.plan(kind.row.cut, x, G))
     wide = stats.mean.dtype if x.device.type == "mps" else torch.float64
     return Moments(stats.count.to(wide), stats.mean[0].to(wide), stats.M2[0].to(wide))
@@ -139,13 +142,14 @@ def _input(batch: Any, device: torch.device | str | None) -> Any:
         batch = batch[0]
     if not isinstance(batch, Tensor):
         raise TypeError(
-            f"loader gave a {type(batch).__name__}; expected a tensor, a tuple that begins with one, or forward="
+            f"loader gave a {type(batch).__name__}; expected a tensor, a tuple that begins with"
+            " one, or forward="
         )
     return batch.to(device)
 
 
 def _shown(loader: Iterable[Any], max_batches: int | None, progress: bool | None) -> Iterable[Any]:
-    """The batches, with a line on stderr that tells how far it is."""
+    """The batches, with a line of progress on stderr."""
     show = sys.stderr.isatty() if progress is None else progress
     try:
         total: int | None = len(loader)  # type: ignore[arg-type]
@@ -157,11 +161,10 @@ def _shown(loader: Iterable[Any], max_batches: int | None, progress: bool | None
     for done, batch in enumerate(itertools.islice(loader, max_batches)):
         yield batch
         if show:
-            left = (
-                ""
-                if total is None
-                else f" of {total}, {(time.monotonic() - begin) / (done + 1) * (total - done - 1):.0f} s left"
-            )
+            left = ""
+            if total is not None:
+                seconds = (time.monotonic() - begin) / (done + 1) * (total - done - 1)
+                left = f" of {total}, {seconds:.0f} s left"
             print(f"\rrecalibrate: {done + 1}{left}   ", end="", file=sys.stderr, flush=True)
     if show:
         print(file=sys.stderr)
