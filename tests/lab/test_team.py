@@ -138,7 +138,7 @@ def test_processes_and_their_simulation_give_the_same_weights(
     tmp_path: Path, processes: int, changes: dict[str, Any]
 ) -> None:
     """Four workers under torchrun, and in one process, over three epochs; a worker with 16 images is something else."""
-    recipe = replace(SMALL, limit=800, width=8, **changes)
+    recipe = replace(SMALL, limit=600, width=8, **changes)
     (tmp_path / "driver.py").write_text(DRIVER)
     words = command(recipe, tmp_path / "processes")
     said = finish(torchrun(processes, [words[0], str(tmp_path / "driver.py"), *words[3:]]))
@@ -148,7 +148,7 @@ def test_processes_and_their_simulation_give_the_same_weights(
     assert one["conv1.weight"].dtype == torch.float64
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-9, msg=name)
-    assert result["test_accuracy"] > 0.3, "ten classes: it has learned"
+    assert result["test_accuracy"] > 0.2, "ten classes: it has learned"
     experiments.run(replace(recipe, simulate_workers=1, batch_size=16), tmp_path / "large batch")
     assert not close(one, weights(tmp_path / "large batch"))
 
