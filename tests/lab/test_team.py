@@ -256,7 +256,7 @@ def trained(pid: int) -> list[int]:
 @pytest.mark.parametrize("how", ["--processes", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed(tmp_path: Path, how: str) -> None:
     """SIGKILL in the second epoch; all begin again from the checkpoint and end as if uninterrupted."""
-    recipe = replace(SMALL, simulate_workers=2, limit=1200, epochs=2)
+    recipe = replace(SMALL, simulate_workers=2, limit=800, epochs=3)
     words = command(recipe, tmp_path / "killed")
     words = (
         [*words, "--processes", "2"]
