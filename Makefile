@@ -10,7 +10,7 @@ CLIENTS := $(VENV)/.clients
 CPU_INDEX := --index-url https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test test-all test-oldest check docs figures bench bench-quick info clean
+.PHONY: help setup compare test test-all test-cpus test-oldest check docs figures bench bench-quick info clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -41,6 +41,21 @@ test: $(READY)  ## the test suite, some minutes
 
 test-all: $(READY) $(CLIENTS)  ## the test suite with what is slow: other people's models among it (BGN_DATA, BGN_PAPER, BGN_CIFAR10, BGN_FASHION_MNIST: where real data is)
 	$(VENV)/bin/python -m pytest -n 2
+
+# Switches that make torch, its libraries and our kernels compute as on other CPUs. The runs of
+# test-cpus have every one of them; `make test` has this CPU's own. More threads than cores must not
+# spin while they wait.
+CPU_BASELINE := ATEN_CPU_CAPABILITY=default BGN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE \
+  ONEDNN_MAX_CPU_ISA=SSE41 BGN_TEST_THREADS=2 OMP_WAIT_POLICY=passive
+CPU_AVX2 := ATEN_CPU_CAPABILITY=avx2 BGN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
+  BGN_TEST_THREADS=1 BGN_TEST_SEED=1
+
+test-cpus: $(READY)  ## the test suite as on other CPUs: instruction sets, threads (takes twice make test)
+	@failed=; for switches in "$(CPU_BASELINE)" "$(CPU_AVX2)"; do \
+	  echo "== $$switches"; \
+	  env $$switches $(VENV)/bin/python -m pytest -n 2 -m "not slow" || failed="$$failed\n  $$switches"; \
+	done; \
+	if [ -n "$$failed" ]; then printf "tests failed with:$$failed\n"; exit 1; fi
 
 test-oldest:  ## the test suite with the oldest torch that is admitted (a download of gigabytes where no CPU build is found)
 	$(PYTHON) -m venv $(VENV)-oldest

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 import bgn
 from bgn_lab import cli, experiments
 from bgn_lab.commands.run import Adaptation as Command
-from bgn_lab.data.domains import DomainData
 from bgn_lab.discrepancy import cdd
 from bgn_lab.experiments.adaptation import Adaptation, AdaptationRecipe
 from bgn_lab.report import text
@@ -21,18 +20,15 @@ from bgn_lab.report.comparison import compare
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED, Watcher, _result, run
 from bgn_lab.training.stopping import Interrupted
 from tests.lab.interrupting import same_bits
+from tests.lab.small_images import few_test_images
 
 TINY = AdaptationRecipe(
     norm="bgn", width=8, stride=4, epochs=3, warm=1, lr=0.01, limit=300, iterations=3
 )
 
 
-def some(data: Any, images: int = 200) -> DomainData:
-    return replace(data, test=data.test.part(torch.arange(images)))
-
-
 def task(recipe: AdaptationRecipe = TINY) -> Adaptation:
-    found = experiments.task(recipe, some(experiments.task(recipe).data))
+    found = few_test_images(recipe)
     assert isinstance(found, Adaptation)
     return found
 

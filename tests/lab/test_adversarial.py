@@ -15,8 +15,9 @@ from bgn_lab import experiments
 from bgn_lab.experiments.adversarial import AdversarialRecipe
 from bgn_lab.models.wide_resnet import wide_resnet
 from bgn_lab.recipe import Recipe
-from bgn_lab.training.run import Watcher
+from bgn_lab.training.run import Watcher, run
 from bgn_lab.training.stopping import Interrupted
+from tests.lab.small_images import few_test_images
 
 SMALL = AdversarialRecipe(
     norm="bn", limit=1500, epochs=3, milestones=(2,), stride=2, batch_size=50, bound=0.1, step_size=0.04, test_steps=4,
@@ -43,15 +44,15 @@ TINY = replace(
 
 def test_a_run_that_is_interrupted_ends_with_the_same_bits(tmp_path: Path) -> None:
     """The random starts of the attacks are those of the step, however often the run was stopped."""
-    whole = experiments.run(TINY, tmp_path / "whole")
+    whole = run(few_test_images(TINY), tmp_path / "whole")
 
     def stop(epoch: int, step: int) -> None:
         if (epoch, step) == (1, 1):
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        experiments.run(TINY, tmp_path / "pieces", Watcher(step=stop))
-    pieces = experiments.run(TINY, tmp_path / "pieces")
+        run(few_test_images(TINY), tmp_path / "pieces", Watcher(step=stop))
+    pieces = run(few_test_images(TINY), tmp_path / "pieces")
     with pytest.raises(ValueError, match="holds a run of bgn run adversarial, not classification"):
         experiments.run(Recipe(limit=100), tmp_path / "pieces")
     names = ("test_accuracy", "test_robust", "test_robust_2", "validation_robust", "best_epoch")
@@ -59,7 +60,7 @@ def test_a_run_that_is_interrupted_ends_with_the_same_bits(tmp_path: Path) -> No
 
 
 def test_the_best_epoch_is_chosen_on_validation_images(tmp_path: Path) -> None:
-    result = experiments.run(replace(TINY, epochs=3, lr=0.03), tmp_path)
+    result = run(few_test_images(replace(TINY, epochs=3, lr=0.03)), tmp_path)
     epochs = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     best = max(epochs, key=lambda m: m["validation_robust"])
     assert (result["best_epoch"], result["best_test_robust"]) == (

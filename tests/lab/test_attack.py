@@ -95,9 +95,10 @@ def test_more_steps_are_stronger() -> None:
 
 def test_restarts_fool_more_and_leave_alone_what_is_fooled() -> None:
     model, (x, y) = network(), images(300)
-    once, often = PGD(0.05, 0.02, 2, start=True), PGD(0.05, 0.02, 2, start=True, restarts=6)
-    clean = fooled(model, PGD(0.05, 0.02, 0), x, y)
-    assert int(fooled(model, once, x, y).sum()) < int(fooled(model, often, x, y).sum())
+    # a step so small that the random start decides what is fooled: 217 images, and 241 of 300
+    once, often = PGD(0.2, 0.001, 1, start=True), PGD(0.2, 0.001, 1, start=True, restarts=6)
+    clean = fooled(model, PGD(0.2, 0.001, 0), x, y)
+    assert int(fooled(model, once, x, y).sum()) + 10 < int(fooled(model, often, x, y).sum())
     assert torch.equal(often(model, x, y)[clean], x[clean]), "misclassified as they are"
     assert bool(fooled(model, often, x, y)[clean].all())
     shown: list[int] = []

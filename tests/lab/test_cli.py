@@ -12,7 +12,6 @@ import pytest
 
 from bgn_lab import cli, files
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 TINY = [
     "--norms",
     "bn",
@@ -108,10 +107,10 @@ def test_compare_then_nothing_left_to_do(
         ("BGN, paper's G", 2),
         ("BGN, G = 8", 2),
     }
-    begin = time.monotonic()
+    runs = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
     assert cli.main(["compare", *TINY, "--out", str(out)]) == 0
     assert "6 of 6 runs are there already" in capsys.readouterr().out
-    assert time.monotonic() - begin < 20
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("result.json")} == runs
 
 
 def test_interrupted_and_gone_on(tmp_path: Path) -> None:
@@ -123,7 +122,7 @@ def test_interrupted_and_gone_on(tmp_path: Path) -> None:
         "compare",
         *TINY,
         "--seeds",
-        "6",
+        "4",
         "--out",
         str(tmp_path),
     ]
@@ -132,12 +131,11 @@ def test_interrupted_and_gone_on(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=ENVIRONMENT,
         preexec_fn=_hear_interrupts,
     )
     assert child.stdout is not None
     for line in child.stdout:
-        if line.startswith("[2/18]"):
+        if line.startswith("[2/12]"):
             break
     workers = _children(child.pid)
     child.send_signal(signal.SIGINT)
@@ -148,7 +146,7 @@ def test_interrupted_and_gone_on(tmp_path: Path) -> None:
     done = {
         path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")
     }
-    assert 2 <= len(done) < 18
+    assert 2 <= len(done) < 12
     assert (tmp_path / "report.html").exists()
     assert workers
     deadline = time.monotonic() + 30
@@ -157,10 +155,10 @@ def test_interrupted_and_gone_on(tmp_path: Path) -> None:
     ):
         time.sleep(0.05)
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
-    again = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert f"{len(done)} of 18 runs are there already" in again.stdout
-    assert len(list(tmp_path.glob("runs/*/result.json"))) == 18
+    assert f"{len(done)} of 12 runs are there already" in again.stdout
+    assert len(list(tmp_path.glob("runs/*/result.json"))) == 12
     for name, when in done.items():
         assert (tmp_path / "runs" / name / "result.json").stat().st_mtime_ns == when
 
@@ -193,9 +191,7 @@ def test_out_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_process_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bgn_lab", "compare", *TINY, "--out", str(tmp_path)]
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
-    )
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert child.stdout is not None
     next(line for line in child.stdout if line.startswith("[1/6]"))
     training = [
@@ -208,7 +204,7 @@ def test_a_process_that_is_killed(tmp_path: Path) -> None:
     child.stdout.close()
     assert child.wait(60) == 1
     assert "a process was killed, perhaps for lack of memory" in rest
-    again = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stdout + again.stderr
 
 

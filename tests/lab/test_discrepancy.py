@@ -97,19 +97,21 @@ def test_alike_is_nothing_and_apart_is_much() -> None:
 
 
 def test_descending_it_brings_classes_together_across_domains() -> None:
-    """Two classes in two domains, the second domain moved: after some steps each target is nearest to its own class."""
-    centre = torch.tensor([[0.0, 4.0], [4.0, 0.0]], dtype=torch.float64)[:, None]
-    source = centre + points(2, 5, 2, scale=0.3)
-    target = (centre + 3 + points(2, 5, 2, seed=1, scale=0.3)).requires_grad_()
-    optimizer = torch.optim.SGD([target], 5.0)
+    """Two classes in two domains, the second moved: targets move onto the source of their class."""
+    center = torch.tensor([[0.0, 4.0], [4.0, 0.0]], dtype=torch.float64)[:, None]
+    source = center + points(2, 5, 2, scale=0.3)
+    target = (center + 3 + points(2, 5, 2, seed=1, scale=0.3)).requires_grad_()
+    # a rate at which the descent comes to rest: where it oscillates, rounding decides where it ends
+    optimizer = torch.optim.SGD([target], 0.3)
     before = float(cdd(source, target, 2).detach())
     for _ in range(300):
         optimizer.zero_grad()
         cdd(source, target, 2).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    assert float(cdd(source, target, 2).detach()) < before - 1
+    assert float(cdd(source, target, 2).detach()) < before - 3  # 6.9 less
     gap = torch.cdist(target.detach().mean(1), source.mean(1))
-    assert float(gap.diagonal().max()) < 0.5 < 2 < float(gap[0, 1])
+    assert float(gap.diagonal().max()) < 0.25  # 0.03
+    assert min(float(gap[0, 1]), float(gap[1, 0])) > 2  # 5.7
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 1e6])

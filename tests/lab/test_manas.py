@@ -125,21 +125,22 @@ def test_every_normaliser_is_described() -> None:
 
 def test_a_path_is_judged_with_statistics_of_its_own() -> None:
     """And not of those that came before it."""
-    task, model, _ = begun()
+    task, model, _ = begun(replace(TINY, limit=800))
     for _ in range(5):
         task.example(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
         model(torch.randn(16, 1, 8, 8))
     images = []
 
     def score(source: Any, _: Any) -> Any:
-        x = loop.Prepare(task.data, task.recipe)(next(source.evaluation(40)))[0]
+        x = loop.Prepare(task.data, task.recipe)(next(source.evaluation(200)))[0]
         with torch.no_grad():
             images.append((model.eval()(x), model.train()(x)))
         return loop.Score(0.0, 0, len(x)), None
 
     task.measure([], model, score)
     ((own, batch),) = images
-    assert float((own - batch).abs().mean()) < 0.3 * float(batch.std())
+    # 0.15 of it; with the statistics of the paths before, 0.8
+    assert float((own - batch).abs().mean()) < 0.4 * float(batch.std())
 
 
 def test_all_edges_or_two(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from bgn_lab.cli import main
 from bgn_lab.experiments.cells import cut_out
 from bgn_lab.experiments.nas_train import NasTrainRecipe
 from bgn_lab.genotype import NAMED, Genotype, find
-from bgn_lab.training.run import WEIGHTS
+from bgn_lab.training.run import WEIGHTS, run
 from tests.lab.interrupting import same_bits
+from tests.lab.small_images import few_test_images
 
 TINY = NasTrainRecipe(
     norm="bgn",
@@ -89,7 +90,7 @@ def test_it_learns(norm: str, tmp_path: Path) -> None:
 
 
 def test_interrupted_it_ends_with_the_same_bits(tmp_path: Path) -> None:
-    same_bits(lambda: experiments.task(TINY), tmp_path, (1, 3))
+    same_bits(lambda: few_test_images(TINY), tmp_path, (1, 3))
 
 
 def test_the_loss_has_both_classifiers() -> None:
@@ -170,9 +171,9 @@ def test_images_of_another_size_have_no_auxiliary_classifier(tmp_path: Path) -> 
 
 def test_gradients_are_clipped(tmp_path: Path) -> None:
     """With next to no gradient let through, weights stay where they began but for their decay."""
-    task = experiments.task(replace(TINY, clip=1e-12, epochs=1, decay=0.0))
+    task = few_test_images(replace(TINY, clip=1e-12, epochs=1, decay=0.0))
     before = {name: p.detach().clone() for name, p in task.build().named_parameters()}
-    experiments.run(replace(TINY, clip=1e-12, epochs=1, decay=0.0), tmp_path)
+    run(task, tmp_path)
     after = load_file(tmp_path / WEIGHTS)
     assert all(torch.allclose(after[name], p, atol=1e-9) for name, p in before.items())
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from studies import searched
 from studies.searched_report import rows, write
@@ -178,7 +179,14 @@ def test_trainings_take_what_searches_found(
 
 def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From real runs, however small."""
+    x, y = (
+        np.random.default_rng(0).integers(256, size=(96, 32, 32, 1), dtype=np.uint8),
+        np.arange(96),
+    )
+    images = {"x_train": x, "y_train": y % 4, "x_test": x[:40], "y_test": y[:40] % 4}
+    np.savez(tmp_path / "images.npz", **images)
     small = {
+        "data": str(tmp_path / "images.npz"),
         "norm": "bn",
         "width": 4,
         "channels_last": False,

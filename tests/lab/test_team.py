@@ -80,9 +80,12 @@ def torchrun(processes: int, words: list[str], *options: str) -> list[str]:
 
 def start(words: list[str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def finish(words: list[str], code: int = 0) -> str:
@@ -135,7 +138,7 @@ def test_processes_and_their_simulation_give_the_same_weights(
     tmp_path: Path, processes: int, changes: dict[str, Any]
 ) -> None:
     """Four workers under torchrun, and in one process, over three epochs; a worker with 16 images is something else."""
-    recipe = replace(SMALL, limit=800, width=8, **changes)
+    recipe = replace(SMALL, limit=600, width=8, **changes)
     (tmp_path / "driver.py").write_text(DRIVER)
     words = command(recipe, tmp_path / "processes")
     said = finish(torchrun(processes, [words[0], str(tmp_path / "driver.py"), *words[3:]]))
@@ -145,11 +148,12 @@ def test_processes_and_their_simulation_give_the_same_weights(
     assert one["conv1.weight"].dtype == torch.float64
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-9, msg=name)
-    assert result["test_accuracy"] > 0.3, "ten classes: it has learned"
+    assert result["test_accuracy"] > 0.2, "ten classes: it has learned"
     experiments.run(replace(recipe, simulate_workers=1, batch_size=16), tmp_path / "large batch")
     assert not close(one, weights(tmp_path / "large batch"))
 
 
+@pytest.mark.usefixtures("double")
 def test_workers_of_a_normaliser_without_batch_statistics_are_one_large_batch(
     tmp_path: Path,
 ) -> None:
@@ -251,8 +255,8 @@ def trained(pid: int) -> list[int]:
 
 @pytest.mark.parametrize("how", ["--processes", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed(tmp_path: Path, how: str) -> None:
-    """SIGKILL in the middle of the second epoch; all begin again from the checkpoint and end as if nothing had happened."""
-    recipe = replace(SMALL, simulate_workers=2, limit=1600, epochs=3)
+    """SIGKILL in the second epoch; all begin again from the checkpoint and end as if uninterrupted."""
+    recipe = replace(SMALL, simulate_workers=2, limit=800, epochs=3)
     words = command(recipe, tmp_path / "killed")
     words = (
         [*words, "--processes", "2"]
@@ -346,7 +350,7 @@ def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(
     tmp_path: Path, processes: int
 ) -> None:
     """The signal goes to all processes, decoders too where there are any, as schedulers send it."""
-    recipe = replace(SMALL, simulate_workers=2, limit=3200, epochs=2)
+    recipe = replace(SMALL, simulate_workers=2, limit=2000, epochs=2)
     words = command(recipe, tmp_path / "run", "--processes", str(processes))
     child = start(words)
     try:
@@ -361,7 +365,7 @@ def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(
     content = (tmp_path / "run" / checkpoint.NAME).read_bytes()
     about, _ = checkpoint._read(content, tmp_path)
     assert about["progress"]["epoch"] == 1
-    assert 0 < about["progress"]["step"] <= 360
+    assert 0 < about["progress"]["step"] <= 225
     finish(words)
     experiments.run(recipe, tmp_path / "whole")
     assert close(weights(tmp_path / "whole"), weights(tmp_path / "run"))
