@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import bgn
 
 C = 4
-SHAPES = {1: (2, C, 5), 2: (2, C, 2, 3), 3: (2, C, 2, 1, 3)}
+SHAPES = {1: (2, C, 3), 2: (2, C, 2, 2), 3: (2, C, 2, 1, 2)}
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 BGN = {1: bgn.BatchGroupNorm1d, 2: bgn.BatchGroupNorm2d, 3: bgn.BatchGroupNorm3d}
 GROUPS = {"one": 1, "dividing": 2, "not dividing": 3, "channels": C, "strips": 8}
@@ -21,6 +21,7 @@ LAYERS = {
         f"bgn{dims}d, G {name}": (lambda dims=dims, G=G: BGN[dims](C, G), SHAPES[dims])
         for dims in BGN
         for name, G in GROUPS.items()
+        if dims == 2 or name in ("not dividing", "strips")
     },
     "bgn1d of (N, C)": (lambda: bgn.BatchGroupNorm1d(C, 2), (4, C)),
     "gbgn, 1 block": (lambda: bgn.GeneralBatchGroupNorm2d(C, 2), SHAPES[2]),
@@ -41,6 +42,10 @@ CASES = [
     for layout in ("contiguous", "channels_last")
     if layout == "contiguous" or len(shape) in LAST
 ]
+
+
+# torch's own group_norm, which these run through, has no forward derivative for channels_last
+NO_FORWARD_MODE = [("gn", "channels_last"), ("in", "channels_last"), ("ln", "channels_last")]
 
 
 def prepare(name: str, training: bool, layout: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
@@ -69,20 +74,22 @@ def call(layer: nn.Module, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @pytest.mark.parametrize(("name", "training", "layout"), CASES)
 def test_first_derivatives(name: str, training: bool, layout: str) -> None:
     layer, inputs = prepare(name, training, layout)
+    forward = (name, layout) not in NO_FORWARD_MODE
     assert gradcheck(
         lambda *t: call(layer, *t),
         inputs,
         check_batched_grad=True,
-        check_forward_ad=True,
-        check_batched_forward_grad=True,
+        check_forward_ad=forward,
+        check_batched_forward_grad=forward,
     )
 
 
 @pytest.mark.parametrize(("name", "training", "layout"), CASES)
 def test_second_derivatives(name: str, training: bool, layout: str) -> None:
     layer, inputs = prepare(name, training, layout)
+    forward = (name, layout) not in NO_FORWARD_MODE
     assert gradgradcheck(
-        lambda *t: call(layer, *t), inputs, check_batched_grad=True, check_fwd_over_rev=True
+        lambda *t: call(layer, *t), inputs, check_batched_grad=True, check_fwd_over_rev=forward
     )
 
 

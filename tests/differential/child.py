@@ -95,7 +95,7 @@ def _fork(use: Use, variant: Variant) -> dict[str, Any]:
         os.close(read)
         log.seek(0)
         text = log.read().decode(errors="replace")[-4000:]
-    found = dict(zip(KINDS, _frames(data)))
+    found = dict(zip(KINDS, _frames(data), strict=False))
     if status is None or status != 0:
         if status is None:
             crash = f"no answer within {use.timeout:.0f} s"

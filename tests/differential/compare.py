@@ -78,7 +78,9 @@ def differences(expected: Any, actual: Any, dtype: str, factor: float, at: str =
     elif isinstance(expected, list) and isinstance(actual, list):
         if len(expected) != len(actual):
             return [f"{at}: {len(actual)} items instead of {len(expected)}"]
-        pairs = [(e, a, f"{at}[{i}]") for i, (e, a) in enumerate(zip(expected, actual))]
+        pairs = [
+            (e, a, f"{at}[{i}]") for i, (e, a) in enumerate(zip(expected, actual, strict=True))
+        ]
     elif isinstance(expected, float) and isinstance(actual, float):
         scalars = [torch.tensor(v, dtype=torch.float64) for v in (expected, actual)]
         return _value_differences(scalars[0], scalars[1], dtype, factor, at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class Definition(_NormBase):
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         if self.training or self.running_mean is None:
             flat = wide.reshape(N, D)
-            parts = [flat[:, a:b] for a, b in zip(starts[:-1], starts[1:], strict=True)]
+            parts = [flat[:, a:b] for a, b in itertools.pairwise(starts)]
             mean = torch.stack([part.mean() for part in parts])
             var = torch.stack([part.var(correction=0) for part in parts])
             if self.training and self.track_running_stats and self.running_mean is not None:

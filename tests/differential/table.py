@@ -65,6 +65,7 @@ THEMES = [
     "state",
     "training",
     "numerics",
+    "operators",
 ]
 
 

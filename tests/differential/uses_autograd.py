@@ -1,5 +1,6 @@
 """torch.autograd: gradients of gradients, batched, partly needed, under anomaly mode."""
 
+# ruff: noqa: ARG004 (torch calls hooks with more than they need)
 from __future__ import annotations
 
 from typing import Any

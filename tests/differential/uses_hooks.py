@@ -1,5 +1,6 @@
 """Hooks of tensors, modules, graph nodes and gradients."""
 
+# ruff: noqa: ARG001, ARG005 (torch calls hooks with more than they need)
 from __future__ import annotations
 
 from typing import Any

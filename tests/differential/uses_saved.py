@@ -1,5 +1,6 @@
 """Saved-tensor hooks: what autograd keeps may come back in another place, dtype or layout."""
 
+# ruff: noqa: ARG001 (torch calls hooks with more than they need)
 from __future__ import annotations
 
 import tempfile
@@ -18,7 +19,6 @@ from torch.utils import checkpoint as ckpt
 
 from tests.differential.layers import Make, state, step
 from tests.differential.table import CORE, use
-
 
 BOTH = [variant for variant in CORE if variant[1] == "float32"]
 

@@ -1,5 +1,6 @@
 """State: saved, loaded, copied, converted, shared, averaged."""
 
+# ruff: noqa: ARG005 (torch calls hooks with more than they need)
 from __future__ import annotations
 
 import copy
@@ -9,8 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_, parameters_to_vector
-from torch.nn.utils import skip_init, vector_to_parameters
+from torch.nn.utils import (
+    clip_grad_norm_,
+    clip_grad_value_,
+    parameters_to_vector,
+    skip_init,
+    vector_to_parameters,
+)
 from torch.optim import swa_utils
 
 from tests.differential.layers import Make, state, step
@@ -287,7 +293,7 @@ def buffers_replaced_by_loading_in_place(make: Make) -> Any:
 @use()
 def attribute_names(make: Make) -> Any:
     layer = make()
-    names = "num_features eps momentum affine track_running_stats training".split()
+    names = ["num_features", "eps", "momentum", "affine", "track_running_stats", "training"]
     return {name: getattr(layer, name) for name in names}
 
 
