@@ -1,8 +1,8 @@
 /* The C core against naive loops in double precision, without torch: what a compiler or an
    architecture has to pass.
 
-   It is built from the sources themselves, so that whatever they allocate can be watched. Returns 0,
-   or prints what is wrong. */
+   It is built from the sources themselves, so that whatever they allocate can be watched.
+   Returns 0, or prints what is wrong. */
 
 #include "native_memory.h"
 
@@ -28,6 +28,7 @@ typedef struct {
     int want_x, want_w, want_b; /* gradients */
     int streams, tiled;         /* 1 and 0 send small arrays the ways of large ones */
     i64 pieces;                 /* partial sums, at most; 0: as planned */
+    double scale;               /* of x: squares of large and small floats do not fit float */
     int early;                  /* on which side arrays are fenced off without a gap */
 } problem;
 
@@ -183,6 +184,7 @@ typedef struct {
     void *found;
     i64 n;
     const double *expected;
+    double scale; /* of what is expected */
 } result;
 
 /* so that nothing of the run before is mistaken for this one's */
@@ -194,7 +196,7 @@ static void wipe(const result *all, int count) {
 
 static void compare(const result *all, int count) {
     for (const result *r = all; r < all + count; r++) {
-        double scale = 1; /* gradients of parameters are long sums */
+        double scale = r->scale; /* or larger: gradients of parameters are long sums */
         for (i64 i = 0; i < r->n; i++) scale = fmax(scale, fabs(r->expected[i]));
         for (i64 i = 0; r->found && i < r->n; i++) {
             double value = get(r->type, r->found, i), expected = r->expected[i];
@@ -221,8 +223,8 @@ static void check_running(const problem *q, answer a, const bgn_plan *p, const v
                           void *stats, i64 entries) {
     void *mean = noisy(q, wide, entries, 0, 1), *var = noisy(q, wide, entries, 9, 1);
     double *to_mean = zeros(entries), *to_var = zeros(entries), part = .25 / (double)q->B;
-    const result all[] = {{"running mean", wide, mean, entries, to_mean},
-                          {"running var", wide, var, entries, to_var}};
+    const result all[] = {{"running mean", wide, mean, entries, to_mean, 1},
+                          {"running var", wide, var, entries, to_var, 1}};
     i64 counter = 3;
     for (i64 e = 0; e < entries; e++) {
         i64 group = entries == q->G ? e : ((e + 1) * q->G - 1) / q->C;
@@ -232,7 +234,7 @@ static void check_running(const problem *q, answer a, const bgn_plan *p, const v
             to_var[e] += part * a.var[s] * a.count[s] / (a.count[s] - 1);
         }
     }
-    if (bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, mean, var, entries, .25, &counter, 2))
+    if (bgn_forward(p, x, NULL, NULL, NULL, 0, 0, stats, mean, var, entries, .25, &counter, 2))
         fail("forward without an output");
     compare(all, 2);
     if (counter != 4) fail("the counter does not count");
@@ -241,14 +243,15 @@ static void check_running(const problem *q, answer a, const bgn_plan *p, const v
 
 /* The sweeps one after the other make what all has, to the bit. */
 static void check_sweeps(const problem *q, answer a, const bgn_plan *p, const result *all, int wide,
-                         const void *x, const void *gy, const void *w, const void *b, int threads) {
+                         const void *x, const void *gy, const void *w, const void *b, double eps,
+                         int threads) {
     void *y = all[0].found, *gx = all[1].found, *gw = all[2].found, *gb = all[3].found;
     void *rstd = all[4].found, *mean = all[5].found, *var = all[6].found;
     double *sums = fenced((size_t)(2 * a.S) * sizeof(double), q->early);
     uint64_t before = digest(all, 7);
     wipe(all, 7);
     if (bgn_moments(p, x, mean, var, threads)) fail("moments");
-    for (i64 s = 0; s < a.S; s++) set(wide, rstd, s, 1 / sqrt(get(wide, var, s) + 1e-5));
+    for (i64 s = 0; s < a.S; s++) set(wide, rstd, s, 1 / sqrt(get(wide, var, s) + eps));
     if (bgn_write(p, x, y, w, b, q->low, mean, rstd, threads)) fail("write");
     if (bgn_products(p, gy, x, w, q->low, mean, rstd, sums, gw, gb, threads)) fail("products");
     for (i64 s = 0; s < 2 * a.S; s++) sums[s] /= a.count[s % a.S];
@@ -288,20 +291,25 @@ static void check_given(const problem *q, answer a, const bgn_plan *p, const res
 }
 
 static void check(const problem *q) {
-    const double eps = 1e-5;
+    const double eps = 1e-5 * q->scale * q->scale, tiny = 1 / q->scale;
     const int wide = q->type == F64 ? F64 : F32, t = q->low ? q->type : wide;
     answer a = belongings(q);
     const i64 n = a.n, S = a.S, C = q->C;
     void *x = noisy(q, q->type, n, 3, 1), *gy = noisy(q, q->type, n, 0, 1);
+    for (i64 i = 0; i < n; i++) set(q->type, x, i, get(q->type, x, i) * q->scale);
     void *w = noisy(q, t, C, 1, q->has_w), *b = noisy(q, t, C, 0, q->has_b);
     void *y = array(q, q->type, n, 1), *gx = array(q, q->type, n, q->want_x);
     void *gw = array(q, t, C, q->want_w), *gb = array(q, t, C, q->want_b);
     char *stats = array(q, wide, 3 * S, 1), *mean = stats, *var = stats + S * ITEM_BYTES[wide];
     char *rstd = stats + 2 * S * ITEM_BYTES[wide];
     const result all[] = {
-        {"y", q->type, y, n, a.y},       {"gx", q->type, gx, n, a.gx},    {"gw", t, gw, C, a.gw},
-        {"gb", t, gb, C, a.gb},          {"rstd", wide, rstd, S, a.rstd}, {"mean", wide, mean, S, a.mean},
-        {"var", wide, var, S, a.var},
+        {"y", q->type, y, n, a.y, 1},
+        {"gx", q->type, gx, n, a.gx, tiny},
+        {"gw", t, gw, C, a.gw, 1},
+        {"gb", t, gb, C, a.gb, 1},
+        {"rstd", wide, rstd, S, a.rstd, tiny},
+        {"mean", wide, mean, S, a.mean, q->scale},
+        {"var", wide, var, S, a.var, q->scale * q->scale},
     };
     bgn_plan *p = bgn_plan_new(q->N, C, q->P, q->B, q->G, q->whole, q->type, q->walk);
     vary(p, q);
@@ -316,7 +324,7 @@ static void check(const problem *q) {
         compare(all, 7);
         if (threads > 1 && digest(all, 7) != first) fail("bits depend on the number of threads");
         first = digest(all, 7);
-        if (!is_positional(q)) check_sweeps(q, a, p, all, wide, x, gy, w, b, threads);
+        if (!is_positional(q)) check_sweeps(q, a, p, all, wide, x, gy, w, b, eps, threads);
     }
     if (!is_positional(q)) {
         check_running(q, a, p, x, wide, stats, q->G);
@@ -335,8 +343,8 @@ static void call_it(const problem *q, const char *what) {
     int end = snprintf(name, sizeof name, "%s %s %s N=%d C=%d P=%d B=%d G=%d", what, TYPES[q->type],
                        WALKS[q->walk], (int)q->N, (int)q->C, (int)q->P, (int)q->B, (int)q->G);
     snprintf(name + end, sizeof name - (size_t)end,
-             " whole=%d low=%d streams=%d tiled=%d pieces=%d early=%d", q->whole, q->low, q->streams,
-             q->tiled, (int)q->pieces, q->early);
+             " whole=%d low=%d streams=%d tiled=%d pieces=%d scale=%g early=%d", q->whole, q->low,
+             q->streams, q->tiled, (int)q->pieces, q->scale, q->early);
 }
 
 /* Any shape, partition and choice of arrays; statistics have at least 4 elements. */
@@ -354,6 +362,7 @@ static problem drawn(void) {
         q.want_x = draw(4) > 0, q.want_w = draw(4) > 0, q.want_b = draw(4) > 0;
         q.streams = (int)draw(2), q.tiled = draw(3) > 0, q.early = (int)draw(2);
         q.pieces = draw(2) ? draw(12) + 1 : 0;
+        q.scale = draw(3) || q.type == F16 ? 1 : draw(2) ? 0x1p62 : 0x1p-60;
         if (is_positional(&q)) q.B = q.G = q.whole = 1;
         i64 smallest = q.N / q.B * (q.whole ? q.C / q.G * q.P : D / q.G);
         if (is_positional(&q)) smallest = q.C;
@@ -368,8 +377,8 @@ static int attempt(int what, bgn_plan *p, const float *x, float *y, float *stats
     if (what > 2 && positional) return -1;
     if (what == 0) return !p;
     if (what == 1)
-        return bgn_forward(p, x, y, NULL, NULL, 0, 1e-5, stats, positional ? NULL : running, running,
-                           p->G, .1, NULL, 2);
+        return bgn_forward(p, x, y, NULL, NULL, 0, 1e-5, stats, positional ? NULL : running,
+                           running, p->G, .1, NULL, 2);
     if (what == 2) return bgn_backward(p, x, x, y, NULL, 0, stats, rstd, NULL, NULL, 0, 2);
     if (what == 3) return bgn_apply(p, x, y, NULL, NULL, 0, 1e-5, stats, var, rstd, 2);
     if (what == 4) return bgn_moments(p, x, stats, var, 2);
@@ -430,7 +439,8 @@ static int nearest(uint16_t bits, double value) {
     if (value != 0 && (value < 0) != bits >> 15) return 0; /* -0 + 0 is 0 */
     if (size >= 65520 || found >= 0x7c00) return size >= 65520 && found == 0x7c00;
     double above = found + 1 == 0x7c00 ? 65536 : half((uint16_t)(found + 1));
-    double below = found ? half((uint16_t)(found - 1)) : -1, off = fabs(half((uint16_t)found) - size);
+    double below = found ? half((uint16_t)(found - 1)) : -1;
+    double off = fabs(half((uint16_t)found) - size);
     double other = fmin(fabs(above - size), fabs(below - size));
     return off < other || (off == other && found % 2 == 0);
 }

@@ -35,7 +35,8 @@ static i64 share(i64 n, int k) { return n * (omp_get_thread_num() + k) / omp_get
 
 /* The arguments of all entry points; see TASK in statistics.inc for what they are. */
 typedef struct {
-    const void *gy, *x, *w, *b, *given_var; /* given_var: (G), rstd receives its 1 / sqrt(. + eps) */
+    const void *gy, *x, *w, *b;
+    const void *given_var; /* (G); rstd receives 1 / sqrt(given_var + eps) */
     void *out, *mean, *var, *rstd, *gw, *gb;
     double eps, *exact, *means;
     int frozen, low;
@@ -144,8 +145,9 @@ static void update(const bgn_plan *p, const double *exact, void *running_mean, v
 
 enum { DONE, NO_MEMORY, BAD_ARGUMENT };
 
-/* The entry points. T, the type of statistics, is double for F64, else float. w, b, gx, gw and gb may
-   be NULL; w, b, gw and gb are of T or, where low, of x's type. All return one of the codes above. */
+/* The entry points. T, the type of statistics, is double for F64, else float. w, b, gx, gw and
+   gb may be NULL; w, b, gw and gb are of T or, where low, of x's type. All return one of the
+   codes above. */
 
 /* y = (x - mean) * rstd * w + b with x's own statistics. stats receives mean, biased variance and
    rstd, each (B, G), for PN each (N, P). y may be NULL: statistics only. Where running_mean is not
