@@ -199,7 +199,8 @@ int bgn_backward(const bgn_plan *p, const void *gy, const void *x, void *gx, con
 
 /* The four sweeps on their own, for whoever changes the statistics between them; not for PN. What
    bgn_forward and bgn_backward write is what these write one after the other, to the bit, with
-   rstd = 1 / sqrt(var + eps) and means = sums / count, both computed in double. */
+   rstd = 1 / sqrt(var + eps) and means = sums / count, both computed in double (by torch's rsqrt:
+   its sqrt is not exact), unless the variance is too large or too small for T. */
 
 /* mean and biased variance, (B, G) */
 int bgn_moments(const bgn_plan *p, const void *x, void *mean, void *var, int threads) {
