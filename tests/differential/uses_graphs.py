@@ -47,7 +47,7 @@ def compiled_with_inductor_channels_last(make: Make) -> Any:
     return _compiled(make, "inductor", fullgraph=True)
 
 
-@use(STANDARD, groups=(3,))
+@use(TRAINING, groups=())
 def compiled_dynamic(make: Make) -> Any:
     layer = make()
     run = torch.compile(layer, backend="aot_eager", dynamic=True, fullgraph=True)
@@ -272,10 +272,3 @@ def disabled_for_the_compiler(make: Make) -> Any:
     y = torch.compile(outer, backend="eager")(x)
     y.backward(make.gy(y))
     return y, x.grad, state(layer)
-
-
-@use([(False, "float32", "contiguous")], slow=True, groups=(), timeout=120)
-def exported_to_onnx(make: Make) -> Any:
-    file = io.BytesIO()
-    torch.onnx.export(make(), (make.x(grad=False),), file, dynamo=False)
-    return len(file.getvalue()) > 0
