@@ -22,9 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bgn.kernels import cpu, definition
+from bgn import kernels
+from bgn.kernels import Plan, cpu, definition
 from bgn.partition import Partition, channel_groups, slices
 from bgn.running import Running
+from tests import kernel_calls as fast
 from tests.tolerance import TOLERANCES
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -148,20 +150,27 @@ class Adapter:
     @staticmethod
     def readable(case: Case, x: Tensor) -> Tensor:
         """x as the C core reads it; from here on, small inputs of this shape use all threads."""
-        x = cpu._readable(x)
-        cpu._plan(x, None if case.kind == "positional" else case.part).serial = False
+        plan = Adapter.plan(case, x)
+        x = x.contiguous(memory_format=plan.layout)
+        cpu.core_of(Adapter.plan(case, x)).serial = False
         return x
+
+    @staticmethod
+    def plan(case: Case, x: Tensor) -> Plan:
+        if case.kind == "positional":
+            return kernels.plan(kernels.positions, x, 1)
+        return fast.plan(x, case.part)
 
     @staticmethod
     def fused(case: Case, backend: Any, x: Tensor, weight: Any, bias: Any, running: Any) -> Tensor:
         """The output by one call, with a graph."""
         if case.kind == "apply":
             mean, var = (t.to(x.dtype) if backend is definition else t for t in case.given())
-            y = backend.apply(x, case.part, mean, var, weight, bias, case.eps)
+            y = backend.normalize_with(x, case.part, mean, var, weight, bias, case.eps)
         elif case.kind == "positional":
             y = backend.positional(x, weight, bias, case.eps)
         else:
-            y = backend.train(x, case.part, weight, bias, case.eps, running)
+            y = backend.normalize(x, case.part, weight, bias, case.eps, running)
         return y  # type: ignore[no-any-return]
 
     @staticmethod
@@ -173,8 +182,8 @@ class Adapter:
     @staticmethod
     def sweeps(case: Case, x: Tensor, gy: Tensor, weight: Any, bias: Any) -> Result:
         """Output and gradients by the four sweeps."""
-        part, library, plan = case.part, cpu.library, cpu._plan(x, case.part)
-        gy = gy.contiguous(memory_format=plan.layout)
+        part, library, plan = case.part, cpu.library, cpu.core_of(Adapter.plan(case, x))
+        gy = gy.contiguous(memory_format=Adapter.plan(case, x).layout)
         count = definition.count(part, torch.empty((), dtype=torch.float64)).expand(part.B, part.G)
         mean, var = torch.empty(2, part.B, part.G, dtype=case.wide)
         sums = torch.empty(2, part.B, part.G, dtype=torch.float64)
@@ -270,7 +279,7 @@ def check(case: Case) -> None:
             where = f"{'avx2' if avx2 else 'base'}, {threads} thread(s)"
             try:
                 readable = Adapter.readable(case, x)
-                found = run(case, cpu, tensors, case.wide)
+                found = run(case, fast, tensors, case.wide)
                 for name, value in found.items():
                     compare(case, name, value, exact[name], amplified)
                     if first and not torch.equal(value, first[name]):

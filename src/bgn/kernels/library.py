@@ -128,7 +128,7 @@ class CorePlan:
         size = part.N * part.P if self.positional else part.B * part.G  # statistics of each sort
         self.step = size * self.statistics.itemsize  # bytes from one sort to the next
         self.Statistics = ctypes.c_char * (3 * self.step)  # mean, variance, 1 / standard deviation
-        self._serial = part.N * part.D < _SERIAL
+        self.serial = part.N * part.D < _SERIAL
         self._free = library.plan_free
         self.pointer = library.plan_new(
             part.N, part.C, part.P, part.B, part.G, part.whole_channels, TYPES[plan.dtype], walk
@@ -138,7 +138,7 @@ class CorePlan:
 
     def threads(self) -> int:
         """How many threads to use."""
-        return 1 if self._serial else torch.get_num_threads()
+        return 1 if self.serial else torch.get_num_threads()
 
     def moments(self, stats: Any) -> Moments:
         """Statistics in memory of C as tensors, (B, G) each."""
