@@ -129,7 +129,7 @@ def second_batch_before_the_first_backward(make: Make) -> Any:
 @use(CORE)
 def output_changed_in_place(make: Make) -> Any:
     layer, x = make(), make.x()
-    y = torch.relu_(layer(x)).mul_(2)
+    y = torch.relu_(layer(x).mul_(2))
     y.backward(make.gy(y))
     return y, x.grad, state(layer)
 
