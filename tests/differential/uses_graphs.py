@@ -117,7 +117,7 @@ def exported(make: Make) -> Any:
     return module(x), dict(module.named_buffers())
 
 
-@use(STANDARD)
+@use(STANDARD, groups=())
 def exported_dynamic(make: Make) -> Any:
     layer, x = make(), make.x(grad=False)
     sizes = ({0: torch.export.Dim("N", min=2, max=64)},)
