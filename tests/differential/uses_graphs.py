@@ -117,7 +117,7 @@ def exported(make: Make) -> Any:
     return module(x), dict(module.named_buffers())
 
 
-@use(STANDARD)
+@use(STANDARD, groups=())
 def exported_dynamic(make: Make) -> Any:
     layer, x = make(), make.x(grad=False)
     sizes = ({0: torch.export.Dim("N", min=2, max=64)},)
@@ -204,7 +204,7 @@ def proxies(make: Make, mode: str) -> Any:
 
 @use(STANDARD)
 def proxies_of_a_gradient(make: Make) -> Any:
-    layer, x = make(), make.x(grad=False)
+    layer, x = make(track_running_stats=not make.training), make.x(grad=False)
     graph = make_fx(torch.func.grad(lambda x: layer(x).pow(3).sum()))(x)
     return graph(make.x(seed=1, grad=False))
 
