@@ -38,8 +38,8 @@ class Definition(_NormBase):
             parts = [flat[:, a:b] for a, b in itertools.pairwise(starts)]
             mean = torch.stack([part.mean() for part in parts])
             var = torch.stack([part.var(correction=0) for part in parts])
-            if self.training and self.track_running_stats and self.running_mean is not None:
-                self._move([part.numel() for part in parts], mean, var)
+            if self.training and self.track_running_stats:
+                self._move([part.numel() for part in parts], mean.detach(), var.detach())
         else:
             mean, var = self.running_mean.to(wide.dtype), self.running_var.to(wide.dtype)
         sizes = [b - a for a, b in itertools.pairwise(starts)]
@@ -62,6 +62,8 @@ class Definition(_NormBase):
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
+        if self.running_mean is None:
+            return
         factor = var.new_tensor([n / (n - 1) if n > 1 else float("nan") for n in counts])
         for running, batch in (self.running_mean, mean), (self.running_var, var * factor):
             running.copy_(running * (1 - momentum) + batch * momentum)

@@ -59,9 +59,12 @@ def _scaled(make: Make, scale: float, shift: float) -> Tensor:
     return (x * scale + shift).float().requires_grad_()
 
 
-@use(BOTH, cases={"power": [-30, -20, -10, 6, 12, 15, 18]})
+@use(BOTH, cases={"power": [-30, -20, -10, 6, 12, 15, 17]})
 def scale(make: Make, power: int) -> Any:
-    """The gradient is brought back to ordinary size before it is compared."""
+    """The gradient is brought back to ordinary size before it is compared.
+
+    Not beyond 1e17: there nn.BatchNorm2d's own variance overflows on some CPUs.
+    """
     found = step(make, make(), _scaled(make, 10.0**power, 0.0))
     gx = found["gx"][0].double()
     return found["y"], gx / gx.abs().max(), found["weight.grad"]

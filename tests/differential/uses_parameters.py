@@ -63,17 +63,29 @@ def momentum_changed(make: Make) -> Any:
     return found
 
 
-@use(cases={"value": [2.0, -0.5, float("nan")]})
+@use(
+    TRAINING,
+    cases={"value": [2.0, -0.5, float("nan")]},
+    groups=(),
+    differs="refused: such a momentum is no weight of an average",
+)
 def nonsense_momentum_set_later(make: Make, value: float) -> Any:
     layer = make()
     layer.momentum = value
     return step(make, layer, make.x())
 
 
-@use(cases={"value": ["0.1", "tensor"]}, groups=(), may_work=True)
-def momentum_that_is_no_number(make: Make, value: str) -> Any:
+@use(TRAINING, groups=())
+def momentum_that_is_a_string(make: Make) -> Any:
     layer = make()
-    layer.momentum = torch.tensor(0.1) if value == "tensor" else value
+    layer.momentum = "0.1"
+    return step(make, layer, make.x())
+
+
+@use(TRAINING, groups=(), differs="refused: reading a tensor would wait for its device")
+def momentum_that_is_a_tensor(make: Make) -> Any:
+    layer = make()
+    layer.momentum = torch.tensor(0.1)
     return step(make, layer, make.x())
 
 

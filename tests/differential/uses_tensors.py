@@ -185,7 +185,7 @@ def freed_statistics_before_double_backward(make: Make, which: str) -> Any:
     torch.autograd.grad(y, x, make.gy(y), create_graph=True)
 
 
-@use(groups=())
+@use(groups=(), differs="nn.BatchNorm2d reads beyond the end of the storage")
 def short_storage(make: Make) -> Any:
     layer, x = make(), make.x(grad=False)
     x.untyped_storage().resize_(x.untyped_storage().nbytes() // 2)

@@ -102,6 +102,8 @@ def _normalize(
     whole_channels: bool,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if x.numel() == 0:
+        return _fake_normalize(x, weight, bias, B, G, whole_channels, eps)
     found = _plan(x, B, G, whole_channels)
     weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
     readable = _readable(x, found, weight=weight, bias=bias)
@@ -124,7 +126,7 @@ def _fake_normalize(
     whole_channels: bool,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    mean, var, rstd = (x.new_empty(B, G, dtype=definition.wide_dtype(x)) for _ in range(3))
+    mean, var, rstd = (x.new_zeros(B, G, dtype=definition.wide_dtype(x)) for _ in range(3))
     return torch.empty_like(x), mean, var, rstd
 
 
@@ -143,6 +145,8 @@ def _normalize_backward(
         raise ValueError(
             f"gy is {gy.dtype} {tuple(gy.shape)}; expected {x.dtype} {tuple(x.shape)}, as x"
         )
+    if x.numel() == 0:
+        return _fake_normalize_backward(gy, x, weight, mean, rstd, B, G, whole_channels, eps)
     found = _plan(x, B, G, whole_channels)
     weight = None if weight is None else weight.contiguous()
     readable = _readable(x, found, weight=weight, bias=None)
@@ -186,7 +190,7 @@ def _fake_normalize_backward(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     affine = definition.wide_dtype(x) if weight is None else weight.dtype
-    gw, gb = (x.new_empty(x.shape[1], dtype=affine) for _ in range(2))
+    gw, gb = (x.new_zeros(x.shape[1], dtype=affine) for _ in range(2))
     return torch.empty_like(x), gw, gb
 
 
@@ -214,6 +218,7 @@ def _second_derivative(ctx: Any, *upstream: Tensor) -> Any:
     """By the definition, where mean and rstd are functions of x again."""
     gy, x, weight = ctx.saved_tensors
     B, G, whole_channels, eps = ctx.partition
+    again = torch.is_grad_enabled()  # whether somebody wants to differentiate once more
     part = (_whole if whole_channels else _features)(len(x), x.shape[1], x[0, 0].numel(), G, B)
     with torch.enable_grad():
         first = definition.gradients(gy, x, part, weight, eps)
@@ -225,7 +230,7 @@ def _second_derivative(ctx: Any, *upstream: Tensor) -> Any:
             [a for a, _ in pairs],
             wanted,
             [b for _, b in pairs],
-            create_graph=torch.is_grad_enabled(),
+            create_graph=again,
             allow_unused=True,
         )
     of = {id(t): g for t, g in zip(wanted, found, strict=True)}
