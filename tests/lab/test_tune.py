@@ -52,7 +52,7 @@ def test_what_is_said_of_the_winner(found: list[Standing], images: int, message:
 
 
 @pytest.mark.parametrize("row", [row for row in CANDIDATES if row["norm"] != "bn"], ids=str)
-@pytest.mark.filterwarnings("ignore:.*carried over")
+@pytest.mark.filterwarnings("ignore:.*carried over", "ignore:.*groups of two or more")
 def test_the_line_can_be_pasted(row: dict[str, object]) -> None:
     words = line(Recipe(batch_size=2, **row), (3, 16, 16))  # type: ignore[arg-type]
     assert words.endswith("# lr=0.00625 at 2 images")
