@@ -80,16 +80,16 @@ def load() -> tuple[Library | None, str]:
             "missing: it is compiled when the package is installed, where a C compiler is found"
             " (to try again: pip install --force-reinstall --no-deps batch-group-norm)"
         )
-    damage = _damage(path)
-    if damage:
-        return None, f"damaged or for another machine ({path.name}: {damage})"
+    wrong = damage(path)
+    if wrong:
+        return None, f"damaged or for another machine ({path.name}: {wrong})"
     try:
         return Library(str(path)), ""
     except (OSError, AttributeError) as error:
         return None, f"damaged or for another machine: {error}"
 
 
-def _damage(path: Path) -> str:
+def damage(path: Path) -> str:
     """What is wrong with a file that would kill the process when it is loaded, or nothing.
 
     The system maps a file as its header says, and the process dies of a bus error where the file
@@ -117,6 +117,8 @@ class CorePlan:
 
     def __init__(self, library: Library, plan: Plan) -> None:
         part = self.part = plan.part
+        self.shape, self.dtype, self.layout = plan.shape, plan.dtype, plan.layout
+        self.numel = plan.numel
         self.statistics = definition.wide_dtype(torch.empty(0, dtype=plan.dtype))
         self.positional = plan.positional
         # whether the positions of a channel lie side by side
@@ -128,7 +130,7 @@ class CorePlan:
         size = part.N * part.P if self.positional else part.B * part.G  # statistics of each sort
         self.step = size * self.statistics.itemsize  # bytes from one sort to the next
         self.Statistics = ctypes.c_char * (3 * self.step)  # mean, variance, 1 / standard deviation
-        self._serial = part.N * part.D < _SERIAL
+        self.serial = part.N * part.D < _SERIAL
         self._free = library.plan_free
         self.pointer = library.plan_new(
             part.N, part.C, part.P, part.B, part.G, part.whole_channels, TYPES[plan.dtype], walk
@@ -138,7 +140,7 @@ class CorePlan:
 
     def threads(self) -> int:
         """How many threads to use."""
-        return 1 if self._serial else torch.get_num_threads()
+        return 1 if self.serial else torch.get_num_threads()
 
     def moments(self, stats: Any) -> Moments:
         """Statistics in memory of C as tensors, (B, G) each."""
