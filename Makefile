@@ -44,16 +44,19 @@ test-all: $(READY) $(CLIENTS)  ## the test suite with what is slow: other people
 
 # Switches that make torch, its libraries and our kernels compute as on other CPUs. The runs of
 # test-cpus have every one of them; `make test` has this CPU's own. More threads than cores must not
-# spin while they wait.
+# spin while they wait. Each run compiles anew: inductor's cache does not know these switches.
 CPU_BASELINE := ATEN_CPU_CAPABILITY=default BGN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE \
   ONEDNN_MAX_CPU_ISA=SSE41 BGN_TEST_THREADS=2 OMP_WAIT_POLICY=passive
 CPU_AVX2 := ATEN_CPU_CAPABILITY=avx2 BGN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
   BGN_TEST_THREADS=1 BGN_TEST_SEED=1
 
-test-cpus: $(READY)  ## the test suite as on other CPUs: instruction sets, threads (takes twice make test)
+test-cpus: $(READY)  ## the test suite as on other CPUs: instruction sets, threads (two runs of it)
 	@failed=; for switches in "$(CPU_BASELINE)" "$(CPU_AVX2)"; do \
-	  echo "== $$switches"; \
-	  env $$switches $(VENV)/bin/python -m pytest -n 2 -m "not slow" || failed="$$failed\n  $$switches"; \
+	  echo "== $$switches"; compiled=$$(mktemp -d); \
+	  env $$switches TORCHINDUCTOR_CACHE_DIR=$$compiled \
+	    $(VENV)/bin/python -m pytest -n 2 -m "not slow" $(OPTIONS) \
+	    || failed="$$failed\n  $$switches"; \
+	  rm -rf $$compiled; \
 	done; \
 	if [ -n "$$failed" ]; then printf "tests failed with:$$failed\n"; exit 1; fi
 

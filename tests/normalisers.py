@@ -1,4 +1,4 @@
-"""Every normaliser of the package as one function of (x, weight, bias), for tests that hold for all of them."""
+"""Every normalizer of the package as one function of (x, weight, bias)."""
 
 from collections.abc import Callable
 

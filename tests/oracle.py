@@ -1,4 +1,4 @@
-"""The paper's definitions once more, in loops over float64 slices: slow, and written without looking at the package."""
+"""The paper's definitions in loops over float64 slices, written without looking at the package."""
 
 import math
 
@@ -28,7 +28,10 @@ def slices_of_features(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """BGN (one block) and the merged view of GN (N blocks): features floor(g*D/G) up to floor((g+1)*D/G)."""
+    """BGN (one block) and the merged view of GN (N blocks).
+
+    Group g has the features floor(g*D/G) up to floor((g+1)*D/G).
+    """
     N, D = x.shape[0], math.prod(x.shape[1:])
     flat = x.detach().double().contiguous().reshape(N, D)
     out = torch.empty_like(flat)

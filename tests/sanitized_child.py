@@ -1,4 +1,6 @@
-"""Run by test_sanitized.py, with a library that was built with sanitizers: they end the process where memory is misused.
+"""Run by test_sanitized.py with a library built with sanitizers.
+
+They end the process where memory is misused.
 
 python -m tests.sanitized_child LIBRARY
 """
@@ -16,10 +18,11 @@ from torch import Tensor
 
 import bgn.kernels.library
 from bgn import functional as F
-from bgn.kernels import cpu, definition
-from bgn.kernels.library import SLICED, Library, Plan
+from bgn.kernels import cpu, definition, plans
+from bgn.kernels.library import CorePlan, Library
 from bgn.partition import Partition, channel_groups, slices
 from bgn.running import Running
+from tests import kernel_calls as fast
 from tests.test_native import DTYPES, LAST, assert_as_exact
 from tests.tolerance import assert_close
 
@@ -142,7 +145,7 @@ def case(number: int) -> None:
     weight, bias = (
         noise((part.C,), of_parameters, 1) if draw.random() < 0.7 else None for _ in range(2)
     )
-    assert cpu.serves(x, weight, bias)
+    assert fast.is_eligible(x, weight, bias)
     given, momentum = (
         (noise((part.G,), kept), noise((part.G,), kept).abs() + 0.5),
         draw.choice([0.1, None]),
@@ -155,15 +158,17 @@ def case(number: int) -> None:
     )
     call: Any = {
         "train": lambda backend, running: (
-            lambda x, w, b: backend.train(x, part, w, b, 1e-5, running)
+            lambda x, w, b: backend.normalize(x, part, w, b, 1e-5, running)
         ),
-        "apply": lambda backend, _: lambda x, w, b: backend.apply(x, part, *given, w, b, 1e-5),
+        "apply": lambda backend, _: (
+            lambda x, w, b: backend.normalize_with(x, part, *given, w, b, 1e-5)
+        ),
         "positional": lambda backend, _: lambda x, w, b: backend.positional(x, w, b, 1e-5),
     }[what]
 
-    ours = run(call(cpu, moved), x, weight, bias, gy, wanted)
+    ours = run(call(fast, moved), x, weight, bias, gy, wanted)
     if what != "apply" and (part.C if what == "positional" else part.smallest_count) < 4:
-        return  # too few elements for their differences to have any digits: enough that nothing was misused
+        return  # too few elements for digits in their differences: no misuse is enough
     exact = run(
         call(definition, moved_exactly),
         *(None if t is None else t.double() for t in (x, weight, bias, gy)),
@@ -204,7 +209,7 @@ def large() -> None:
         assert x.nbytes >= 16 << 20
         weight, bias = noise((16,), torch.promote_types(dtype, torch.float32)), None
         part = slices(4, 16, rows * 150, G)
-        call = lambda backend: lambda x, w, b: backend.train(x, part, w, b, 1e-5)  # noqa: B023, E731
+        call = lambda backend: lambda x, w, b: backend.normalize(x, part, w, b, 1e-5)  # noqa: B023, E731
         torch.set_num_threads(2)
         exact = run(
             call(definition), x.double(), weight.double(), bias, gy.double(), (True, True, True)
@@ -212,17 +217,15 @@ def large() -> None:
         for wide in (True, False):
             cpu.library.use_avx2(wide)
             torch.set_num_threads(draw.randint(1, 3))
-            assert_as_exact(run(call(cpu), x, weight, bias, gy, (True, True, True)), exact, dtype)
+            assert_as_exact(run(call(fast), x, weight, bias, gy, (True, True, True)), exact, dtype)
 
 
 def misuse(what: str) -> None:
     """Hand something to C that it must not be given."""
     part = slices(1, 1, 1001, 200)
-    plan = Plan(cpu.library, part, torch.float32, SLICED, torch.contiguous_format)
-    x, y = (
-        torch.randn(1000 if what == "short x" else 1001),
-        torch.empty(1000 if what == "short y" else 1001),
-    )
+    plan = CorePlan(cpu.library, fast.plan(torch.empty(1, 1, 1001), part))
+    x = torch.randn(1000 if what == "short x" else 1001)
+    y = torch.empty(1000 if what == "short y" else 1001)
     stats = (
         ctypes.c_char
         * (3 * plan.step + {"short statistics": -1, "crooked statistics": 1}.get(what, 0))
@@ -256,8 +259,7 @@ def sanitizers_watch() -> None:
 def main(path: str) -> None:
     torch.manual_seed(0)
     cpu.library = Library(path)
-    cpu._plans.clear()
-    cpu._lanes.clear()
+    plans._plans.clear()
     bgn.kernels.library._SERIAL = 0  # small arrays on several threads too
     sanitizers_watch()  # first: where threads are running, no process can be split
     without_elements()

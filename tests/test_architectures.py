@@ -1,4 +1,4 @@
-"""The C code on its own, without torch: by other compilers, and for another architecture under emulation."""
+"""The C code without torch: by other compilers, and for another architecture under emulation."""
 
 import os
 import platform
@@ -28,7 +28,10 @@ pytestmark = [
 
 
 def compiled(compiler: str, folder: Path, *more: str) -> str:
-    """The program that compares the C code with naive loops; skips the test where the compiler cannot make one."""
+    """The program that compares the C code with naive loops.
+
+    Skips the test where the compiler cannot make one.
+    """
     probe, program = folder / "probe.c", str(folder / "check")
     probe.write_text(OPENMP)
     if not shutil.which(compiler):

@@ -1,4 +1,4 @@
-"""Every normaliser against its definition, on drawn shapes, groups, dtypes and memory formats; and its derivatives."""
+"""Every normalizer and its derivatives against its definition, on drawn shapes and layouts."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,7 @@
-"""Every Python example in README and docs runs, and prints what the text block after it says (... stands for anything)."""
+"""Every Python example in README and docs runs, and prints what the text block after it says.
+
+``...`` stands for anything.
+"""
 
 import contextlib
 import doctest

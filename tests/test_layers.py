@@ -98,7 +98,7 @@ def test_a_state_dict_of_other_groups_is_refused_with_a_reason() -> None:
     state = nn.Sequential(nn.BatchNorm2d(8)).state_dict()
     with pytest.raises(
         RuntimeError,
-        match=r"num_groups=2, the checkpoint has 8 .* build the model with BatchNorm, load it, then",
+        match=r"num_groups=2, the checkpoint has 8 .* build the model with BatchNorm, load it",
     ):
         model.load_state_dict(state)
 
@@ -249,7 +249,8 @@ def test_device_and_dtype_arguments() -> None:
 
 def test_repr_names_the_groups() -> None:
     assert repr(bgn.BatchGroupNorm1d(8, 2)) == (
-        "BatchGroupNorm1d(8, num_groups=2, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)"
+        "BatchGroupNorm1d(8, num_groups=2, eps=1e-05, momentum=0.1, affine=True,"
+        " track_running_stats=True)"
     )
     assert "batch_blocks=2" in repr(bgn.GeneralBatchGroupNorm2d(8, batch_blocks=2))
 

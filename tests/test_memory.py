@@ -1,4 +1,4 @@
-"""A training step takes the memory of BatchNorm's and no more: nothing else of x's size, not even for a moment."""
+"""A training step takes no more memory than BatchNorm's: nothing else of x's size at any time."""
 
 import subprocess
 import sys
@@ -21,12 +21,14 @@ from pathlib import Path
 from torch import nn
 torch.set_num_threads(2)
 layer, layout, dtype = eval(sys.argv[1]), getattr(torch, sys.argv[2]), getattr(torch, sys.argv[3])
-x, gy = (torch.empty(8, 64, 140, 140, dtype=dtype, memory_format=layout).normal_() for _ in range(2))  # 40 MB in float32
+shape = 8, 64, 140, 140  # 40 MB in float32
+x, gy = (torch.empty(shape, dtype=dtype, memory_format=layout).normal_() for _ in range(2))
 layer(x[:, :, :9, :9].clone()).sum().backward()  # whatever happens at the first call
 x.requires_grad_()
 ctypes.CDLL(None).malloc_trim(0)
 Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-status = lambda key: int(Path("/proc/self/status").read_text().split(key + ":")[1].split()[0]) * 1024
+def status(key):
+    return int(Path("/proc/self/status").read_text().split(key + ":")[1].split()[0]) * 1024
 before = status("VmRSS")
 layer(x).backward(gy)
 print((status("VmHWM") - before) / (x.numel() * x.element_size()))

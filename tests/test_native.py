@@ -92,7 +92,7 @@ def run(
 
 
 def assert_as_exact(found: list[Tensor], exact: list[Tensor], dtype: torch.dtype) -> None:
-    """Within the tolerance of a dtype, beside the size of what is compared: gradients of parameters are long sums."""
+    """Within the tolerance of a dtype, relative to the largest value: gradients are long sums."""
     for a, b in zip(found, exact, strict=True):
         scale = max(1.0, b.abs().max().item())
         assert_close(a, b, dtype, atol=TOLERANCES[dtype]["atol"] * scale)
@@ -199,7 +199,8 @@ def test_every_half_precision_number_is_read_and_written_as_torch_does(
     assert torch.equal(scaled[~x.isnan()], expected[~x.isnan()])
 
 
-# groups small and large, tiles enough and too few, cells short and long, patches, blocks; the last two in one sweep per sample
+# groups small and large, tiles enough and too few, cells short and long, strips, blocks;
+# the last two in one sweep per sample
 CASES = [
     ((6, 64, 7, 7), 64, 1),
     ((6, 64, 7, 7), 1, 1),

@@ -1,4 +1,4 @@
-"""The C code built with address and undefined-behaviour sanitizers, through everything that Python can ask of it."""
+"""The C code built with sanitizers, through everything that Python can ask of it."""
 
 import os
 import shutil

@@ -244,8 +244,10 @@ def _trained(rank: int) -> dict[str, Any]:
 def _network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), bgn.BatchGroupNorm2d(8, 2), nn.ReLU(),
-        nn.Conv2d(8, 8, 3), bgn.GeneralBatchGroupNorm2d(8, 4), bgn.GroupNorm(2, 8), nn.Flatten(), nn.Linear(8 * 16, 3),
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 8, 3), bgn.BatchGroupNorm2d(8, 2), nn.ReLU(),
+        nn.Conv2d(8, 8, 3), bgn.GeneralBatchGroupNorm2d(8, 4), bgn.GroupNorm(2, 8),
+        nn.Flatten(), nn.Linear(8 * 16, 3),
     ).double()  # fmt: skip
 
 

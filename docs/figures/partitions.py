@@ -1,9 +1,9 @@
-"""Draw which elements of a feature map share a statistic: the paper's Figure 1, top, from the package's own partitions.
+"""Draw which elements of a feature map share a statistic, from the package's own partitions.
 
     python docs/figures/partitions.py
 
-writes docs/assets/partitions.png and one picture per normaliser beside it. Blue: the elements of the first statistic;
-strong lines: borders between statistics.
+writes docs/assets/partitions.png (the paper's Figure 1, top) and one picture per normalizer. Blue:
+the elements of the first statistic; strong lines: borders between statistics.
 """
 
 from __future__ import annotations

@@ -39,15 +39,16 @@ class Definition(_NormBase):
             mean = torch.stack([part.mean() for part in parts])
             var = torch.stack([part.var(correction=0) for part in parts])
             if self.training and self.track_running_stats and self.running_mean is not None:
-                self._move([(part.numel()) for part in parts], mean, var)
+                self._move([part.numel() for part in parts], mean, var)
         else:
             mean, var = self.running_mean.to(wide.dtype), self.running_var.to(wide.dtype)
-        group = torch.tensor(
-            [g for g in range(G) for _ in range(starts[g], starts[g + 1])], device=x.device
-        )
-        y = (wide - mean[group].view(channels, H, W)) / torch.sqrt(
-            var[group].view(channels, H, W) + self.eps
-        )
+        sizes = [b - a for a, b in itertools.pairwise(starts)]
+
+        def spread(statistic: Tensor) -> Tensor:  # (G,) -> (C, H, W)
+            per_feature = [statistic[g].expand(size) for g, size in enumerate(sizes)]
+            return torch.cat(per_feature).view(channels, H, W)
+
+        y = (wide - spread(mean)) / torch.sqrt(spread(var) + self.eps)
         if self.weight is not None:
             y = y * self.weight.view(-1, 1, 1)
         if self.bias is not None:

@@ -25,15 +25,15 @@ def _loss(layer: torch.nn.Module) -> Any:
     return lambda x: layer(x).pow(3).sum()
 
 
-@use(FLOAT64 + LAST)
-def func_grad(make: Make) -> Any:
-    layer = make()
+@use(FLOAT64 + LAST, cases={"tracking": [True, False]})
+def func_grad(make: Make, tracking: bool) -> Any:
+    layer = make(track_running_stats=tracking)
     return torch.func.grad(_loss(layer))(make.x(grad=False)), state(layer)
 
 
 @use(FLOAT64)
 def func_grad_of_grad(make: Make) -> Any:
-    layer, x = make(), make.x(grad=False)
+    layer, x = make(track_running_stats=not make.training), make.x(grad=False)
     inner = torch.func.grad(_loss(layer))
     return torch.func.grad(lambda x: inner(x).pow(2).sum())(x)
 
@@ -53,7 +53,7 @@ def func_grad_and_value_of_parameters(make: Make) -> Any:
 
 @use(FLOAT64)
 def func_vjp(make: Make) -> Any:
-    layer, x = make(), make.x(grad=False)
+    layer, x = make(track_running_stats=not make.training), make.x(grad=False)
     y, pull = torch.func.vjp(layer, x)
     return y, pull(make.gy(y)), state(layer)
 

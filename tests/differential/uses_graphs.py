@@ -47,7 +47,7 @@ def compiled_with_inductor_channels_last(make: Make) -> Any:
     return _compiled(make, "inductor", fullgraph=True)
 
 
-@use(STANDARD, groups=(3,))
+@use(TRAINING, groups=())
 def compiled_dynamic(make: Make) -> Any:
     layer = make()
     run = torch.compile(layer, backend="aot_eager", dynamic=True, fullgraph=True)
@@ -117,7 +117,7 @@ def exported(make: Make) -> Any:
     return module(x), dict(module.named_buffers())
 
 
-@use(STANDARD)
+@use(STANDARD, groups=())
 def exported_dynamic(make: Make) -> Any:
     layer, x = make(), make.x(grad=False)
     sizes = ({0: torch.export.Dim("N", min=2, max=64)},)
@@ -204,7 +204,7 @@ def proxies(make: Make, mode: str) -> Any:
 
 @use(STANDARD)
 def proxies_of_a_gradient(make: Make) -> Any:
-    layer, x = make(), make.x(grad=False)
+    layer, x = make(track_running_stats=not make.training), make.x(grad=False)
     graph = make_fx(torch.func.grad(lambda x: layer(x).pow(3).sum()))(x)
     return graph(make.x(seed=1, grad=False))
 
@@ -272,10 +272,3 @@ def disabled_for_the_compiler(make: Make) -> Any:
     y = torch.compile(outer, backend="eager")(x)
     y.backward(make.gy(y))
     return y, x.grad, state(layer)
-
-
-@use([(False, "float32", "contiguous")], slow=True, groups=(), timeout=120)
-def exported_to_onnx(make: Make) -> Any:
-    file = io.BytesIO()
-    torch.onnx.export(make(), (make.x(grad=False),), file, dynamo=False)
-    return len(file.getvalue()) > 0

@@ -249,9 +249,8 @@ def fed_by_a_data_loader(make: Make) -> Any:
 def replicas(make: Make) -> Any:
     layer = make()
     replica = layer._replicate_for_data_parallel()
-    replica._parameters = {name: p * 1 for name, p in layer._parameters.items()}
-    for name, p in replica._parameters.items():
-        setattr(replica, name, p)
+    for name, p in layer.named_parameters():
+        setattr(replica, name, p * 1)
     x = make.x()
     y = replica(x)
     y.backward(make.gy(y))

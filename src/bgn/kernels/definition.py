@@ -34,17 +34,16 @@ def per_channel(vector: Tensor, like: Tensor) -> Tensor:
 def _blocks_of_units(x: Tensor, part: Partition) -> Tensor:
     """(N, C, ...) -> (B, n, units, unit_size): blocks of samples, and what groups are made of.
 
-    Without sizes of N and P wherever possible, so that traced graphs serve other sizes too.
+    Sizes are read off x, so that a traced graph serves other sizes; and only by reshape, because
+    the vmap of torch.autograd has no other operation for it.
     """
-    x = x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)  # (N, C, P)
-    if not part.whole_channels:
-        x = x.flatten(1).unsqueeze(2)  # (N, D, 1)
-    return x.unsqueeze(1) if part.block_size == 1 else _unflatten(x, 0, part.B, -1)
-
-
-def _unflatten(x: Tensor, dim: int, *size: int) -> Tensor:
-    unflattened: Tensor = x.unflatten(dim, size)  # type: ignore[no-untyped-call]
-    return unflattened
+    if part.whole_channels:
+        x = x.reshape(x.shape[0], x.shape[1], -1)  # (N, C, P)
+    else:
+        x = x.reshape(x.shape[0], -1, 1)  # (N, D, 1)
+    if part.block_size == 1:
+        return x.unsqueeze(1)
+    return x.reshape(part.B, -1, x.shape[1], x.shape[2])
 
 
 def moments(x: Tensor, part: Partition) -> Moments:
@@ -54,7 +53,8 @@ def moments(x: Tensor, part: Partition) -> Moments:
     S = U // G  # units that every group has; where G does not divide U, some groups have one more
     if U % G == 0:
         # (B, n, G, S, P) -> (B, G)
-        return moments_over(_unflatten(x, 2, G, S), dim=(1, 3, 4))
+        x = x.reshape(x.shape[0], x.shape[1], G, S, x.shape[3])
+        return moments_over(x, dim=(1, 3, 4))
 
     starts = part.starts(x.device)
     body = starts[:-1, None] + torch.arange(S, device=x.device)  # (G, S)
@@ -77,7 +77,8 @@ def spread(stat: Tensor, part: Partition, like: Tensor) -> Tensor:
     """
     G, U = part.G, part.units
     longest = -(-U // G)
-    per_unit = stat[:, :, None].expand(-1, -1, longest).flatten(1)  # (B, G) -> (B, G * longest)
+    per_unit = stat[:, :, None].expand(-1, -1, longest)
+    per_unit = per_unit.reshape(stat.shape[0], -1)  # (B, G) -> (B, G * longest)
     if U % G:  # drop the last place of the groups that are one unit shorter
         group = part.group_of_unit(stat.device)
         unit = torch.arange(U, device=stat.device)

@@ -111,16 +111,6 @@ static void advise(const bgn_plan *p, void *memory) {
 #endif
 }
 
-static void move(const bgn_plan *p, void *running, i64 entry, double momentum, double value) {
-    if (p->type == F64) {
-        double *to = (double *)running + entry;
-        *to = (1 - momentum) * *to + momentum * value;
-    } else {
-        float *to = (float *)running + entry;
-        *to = (float)((1 - momentum) * (double)*to + momentum * value);
-    }
-}
-
 /* running = (1 - momentum) * running + momentum * average over the blocks of mean and unbiased
    variance: an entry per group, or per channel of the groups. exact: (2, B, G) mean and biased
    variance. */
@@ -130,16 +120,19 @@ static void update(const bgn_plan *p, const double *exact, void *running_mean, v
         double count = bgn_count(p, g), mean = 0, var = 0;
         for (i64 at = g; at < p->B * p->G; at += p->G)
             mean += exact[at], var += exact[p->B * p->G + at];
-        mean /= (double)p->B, var = var / (double)p->B * (count / (count - 1));
+        mean /= (double)p->B, var = var / (double)p->B * count / (count - 1);
         i64 first = g, last = g; /* entries of this group */
         if (entries != p->G) {
             first = p->channel[p->cells.first[g]];
             last = p->channel[p->cells.first[g + 1] - 1];
         }
-        for (; first <= last; first++) {
-            move(p, running_mean, first, momentum, mean);
-            move(p, running_var, first, momentum, var);
+#define MOVE(T, running, value) \
+    ((T *)running)[k] = (T)((1 - momentum) * (double)((T *)running)[k] + momentum * (value))
+        for (i64 k = first; k <= last; k++) {
+            if (p->type == F64) MOVE(double, running_mean, mean), MOVE(double, running_var, var);
+            else MOVE(float, running_mean, mean), MOVE(float, running_var, var);
         }
+#undef MOVE
     }
 }
 
@@ -206,7 +199,8 @@ int bgn_backward(const bgn_plan *p, const void *gy, const void *x, void *gx, con
 
 /* The four sweeps on their own, for whoever changes the statistics between them; not for PN. What
    bgn_forward and bgn_backward write is what these write one after the other, to the bit, with
-   rstd = 1 / sqrt(var + eps) and means = sums / count, both computed in double. */
+   rstd = 1 / sqrt(var + eps) and means = sums / count, both computed in double (by torch's rsqrt:
+   its sqrt is not exact), unless the variance is too large or too small for T. */
 
 /* mean and biased variance, (B, G) */
 int bgn_moments(const bgn_plan *p, const void *x, void *mean, void *var, int threads) {
