@@ -25,6 +25,7 @@ $(READY): pyproject.toml constraints.txt Makefile $(wildcard src/bgn/native/*)
 	  || { cat $(VENV)/torch.log; exit 1; }
 	@$(PIP) install --quiet setuptools --constraint constraints.txt
 	@$(PIP) install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev]'
+	@$(VENV)/bin/python -m bgn build || true  # it says why not; the package works without
 	@touch $@
 
 # models of other people for the slow tests; torchvision's own requirements name a CUDA build of torch, so without them

@@ -56,6 +56,8 @@ def test_the_wheel_holds_the_library_and_its_types(tmp_path: Path) -> None:
         assert "-cp310-abi3-" in wheel.name  # one wheel for every version of Python
     names = zipfile.ZipFile(wheel).namelist()
     assert "bgn/py.typed" in names
-    assert "bgn/kernels/reference.py" in names
+    assert "bgn/kernels/definition.py" in names
+    assert {"bgn/native/node.cpp", "bgn/native/node_core.h"} <= set(names)  # to be built later
+    assert not any("_node" in name and name.endswith(".so") for name in names)  # free of torch
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith(("tests/", "docs/")) for name in names)

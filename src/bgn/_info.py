@@ -1,4 +1,4 @@
-"""What is installed, and which backend is at work."""
+"""What is installed, and which backend and autograd node are at work."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Info:
     backends: tuple[str, ...]
     backend: str
     reason: str
+    node: str
 
     def __str__(self) -> str:
         rows = {
@@ -31,6 +32,7 @@ class Info:
             "platform": self.platform,
             "backends": ", ".join(self.backends),
             "chosen": f"{self.backend} ({self.reason})",
+            "node": self.node,
         }
         return "\n".join(f"{name:<9} {value}" for name, value in rows.items())
 
@@ -38,7 +40,7 @@ class Info:
 
 
 def info() -> Info:
-    """Versions, the backends available, which one is chosen and why.
+    """Versions, the backends available, which backend and which autograd node are used and why.
 
     >>> info().backend in info().backends
     True
@@ -51,4 +53,5 @@ def info() -> Info:
         backends=kernels.BACKENDS,
         backend=kernels.choice.name,
         reason=kernels.choice.reason,
+        node=str(kernels.cpu.node_choice),
     )

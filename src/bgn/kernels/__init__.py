@@ -111,8 +111,10 @@ def normalize(
     running: Running | None = None,
 ) -> Tensor:
     """Normalize with the statistics of x itself, and move the running ones towards them."""
-    if is_eligible(x, plan, weight, bias):
-        return cpu.run(x, plan, weight, bias, eps, running, None)
+    if _fast:
+        y = cpu.run(x, plan, weight, bias, eps, running, None)
+        if y is not None:
+            return y
     part = plan.part
     checks.affine(x, part.C, weight, bias)
     refuse_freed(input=x, weight=weight, bias=bias)
@@ -139,8 +141,10 @@ def normalize_with(
     eps: float,
 ) -> Tensor:
     """Normalize with given statistics (G,), those of eval mode."""
-    if is_eligible(x, plan, weight, bias) and cpu.are_readable((mean, var), x, plan):
-        return cpu.run(x, plan, weight, bias, eps, None, (mean, var))
+    if _fast:
+        y = cpu.run(x, plan, weight, bias, eps, None, (mean, var))
+        if y is not None:
+            return y
     checks.affine(x, plan.part.C, weight, bias)
     checks.statistics(x, plan.part, mean, var)
     refuse_freed(input=x, weight=weight, bias=bias, running_mean=mean, running_var=var)
@@ -154,8 +158,10 @@ def positional(
     x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """Normalize every position of every sample across its channels (PN)."""
-    if is_eligible(x, plan, weight, bias):
-        return cpu.run(x, plan, weight, bias, eps, None, None)
+    if _fast:
+        y = cpu.run(x, plan, weight, bias, eps, None, None)
+        if y is not None:
+            return y
     checks.affine(x, plan.part.C, weight, bias)
     refuse_freed(input=x, weight=weight, bias=bias)
     return definition.positional(x, weight, bias, eps)

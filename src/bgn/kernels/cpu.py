@@ -1,12 +1,20 @@
-"""The fast path on the CPU: plain C and OpenMP on the tensors' memory, called through ctypes.
+"""The fast path on the CPU: plain C and OpenMP on the tensors' memory.
 
 Contiguous and channels_last; float32, float64, bfloat16 and float16, with parameters of that dtype
-or of float32. Other strides are copied. The functions here ask no questions: whoever calls them has
-asked ``is_eligible`` first, or gets wrong memory.
+or of float32. Other strides are copied. Only ``run`` and ``gradients`` ask whether C may read the
+tensors; whoever calls another function has asked ``is_eligible`` first, or gets wrong memory.
+
+C is called in one of two ways, with the same results to the bit: through ctypes, with an
+autograd.Function, or in less time through the node in C++ (:mod:`bgn.kernels.node`), where that was
+built. The latter knows plain calls only, and returns None for all others.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
 from ctypes import addressof, memmove
 from typing import Any
 
@@ -15,8 +23,15 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from bgn import checks
-from bgn.kernels import definition
-from bgn.kernels.eligible import extent, is_plain, is_plain_vector, no_transform, refuse_freed
+from bgn.kernels import definition, node
+from bgn.kernels.eligible import (
+    PLAIN,
+    extent,
+    is_plain,
+    is_plain_vector,
+    no_transform,
+    refuse_freed,
+)
 from bgn.kernels.library import TYPES, CorePlan, Library, load
 from bgn.kernels.plans import Plan
 from bgn.moments import Moments
@@ -29,6 +44,7 @@ if _found is not None:
 
 _STATISTICS = {dtype: torch.promote_types(dtype, torch.float32) for dtype in TYPES}
 Given = tuple[Tensor, Tensor]  # mean and variance
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # of x, weight and bias
 
 
 def available() -> bool:
@@ -193,17 +209,18 @@ def backward(
     core: CorePlan,
     mean: int,
     rstd: int,
-    needs: tuple[bool, bool, bool],
+    needs: tuple[bool, ...],
     affine: torch.dtype,
     frozen: bool,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+) -> Gradients:
     """The gradients of x, weight and bias that are needed; ``affine`` is the dtype of the last two.
 
     ``mean`` and ``rstd`` are addresses.
     """
     gx = torch.empty_like(x) if needs[0] else None
-    gw = torch.empty(core.part.C, dtype=affine) if needs[1] else None
-    gb = torch.empty(core.part.C, dtype=affine) if needs[2] else None
+    # device: torch.set_default_device may have set another one
+    gw = torch.empty(core.part.C, dtype=affine, device="cpu") if needs[1] else None
+    gb = torch.empty(core.part.C, dtype=affine, device="cpu") if needs[2] else None
     _check(
         library.backward(
             core.pointer,
@@ -245,9 +262,8 @@ class _Normalize(torch.autograd.Function):
             y, ctx.stats = apply(x, weight, bias, core, eps, given)
             ctx.save_for_backward(x, weight, *given)
         ctx.set_materialize_grads(False)
-        ctx.plan, ctx.eps, ctx.frozen = plan, eps, given is not None
-        parameter = bias if weight is None else weight
-        ctx.affine = core.statistics if parameter is None else parameter.dtype
+        ctx.core, ctx.eps, ctx.frozen = core, eps, given is not None
+        ctx.low = _is_low(bias if weight is None else weight, core)
         return y
 
     @staticmethod
@@ -255,57 +271,68 @@ class _Normalize(torch.autograd.Function):
         if gy is None:
             return (None,) * 7
         x, weight, *given = ctx.saved_tensors
-        plan: Plan = ctx.plan
-        core: CorePlan = plan.core
-        if x.dtype is not plan.dtype or x.shape != plan.shape or x.device.type != "cpu":
-            raise RuntimeError(
-                f"a saved-tensor hook returned a {x.dtype} tensor of shape {tuple(x.shape)} on"
-                f" {x.device} for the input of a normalizer, which was a {plan.dtype} tensor of"
-                f" shape {tuple(plan.shape)} on cpu"
-            )
-        # what autograd hands back may be anything again: hooks change what was saved, and
-        # gradients may be batched, dual, negated or subclasses
-        needs = ctx.needs_input_grad[:3]
-        if (
-            not torch.is_grad_enabled()
-            and no_transform()
-            and gy.dtype is x.dtype
-            and _reaches(gy, plan.numel)
-            and _reaches(x, plan.numel)
-            and (
-                weight is None
-                or (weight.dtype is ctx.affine and is_plain_vector(weight, core.part.C))
-            )
-        ):
-            x = x.contiguous(memory_format=plan.layout)
-            gy = gy.contiguous(memory_format=plan.layout)
-            mean = addressof(ctx.stats)
-            rstd = mean + 2 * core.step
-            found = backward(gy, x, weight, core, mean, rstd, needs, ctx.affine, ctx.frozen)
-            return *found, None, None, None, None
-        refuse_freed(gradient=gy, input=x, weight=weight)
-        found = _by_definition(gy, x, weight, given, ctx)
-        return *(g if need else None for g, need in zip(found, needs, strict=True)), *[None] * 4
+        stats, needs = addressof(ctx.stats), ctx.needs_input_grad[:3]
+        found = gradients(
+            gy, x, weight, given, ctx.core, stats, ctx.eps, ctx.low, ctx.frozen, needs
+        )
+        return *found, None, None, None, None
 
 
 # what Function.apply does beyond this is for torch.func, which never comes here
 _normalize: Any = super(torch.autograd.Function, _Normalize).apply
 
 
-def _by_definition(
-    gy: Tensor, x: Tensor, weight: Tensor | None, given: list[Tensor], ctx: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and bias by the definition, which can be differentiated again."""
-    plan, eps = ctx.plan, ctx.eps
+def gradients(
+    gy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    given: list[Tensor],
+    core: CorePlan,
+    stats: int,
+    eps: float,
+    low: bool,
+    frozen: bool,
+    needs: tuple[bool, ...],
+) -> Gradients:
+    """The backward pass of a node, from what autograd hands back: the gradients that are needed.
+
+    That may be anything: hooks change what was saved, and gradients may be batched, dual, negated
+    or subclasses. ``stats`` is an address; 0 asks for the definition.
+    """
+    if x.dtype is not core.dtype or x.shape != core.shape or x.device.type != "cpu":
+        raise RuntimeError(
+            f"a saved-tensor hook returned a {x.dtype} tensor of shape {tuple(x.shape)} on"
+            f" {x.device} for the input of a normalizer, which was a {core.dtype} tensor of"
+            f" shape {tuple(core.shape)} on cpu"
+        )
+    affine = core.dtype if low else core.statistics
+    if (
+        stats
+        and not torch.is_grad_enabled()
+        and no_transform()
+        and gy.dtype is x.dtype
+        and _reaches(gy, core.numel)
+        and _reaches(x, core.numel)
+        and (weight is None or (weight.dtype is affine and is_plain_vector(weight, core.part.C)))
+    ):
+        x = x.contiguous(memory_format=core.layout)
+        gy = gy.contiguous(memory_format=core.layout)
+        rstd = stats + 2 * core.step
+        return backward(gy, x, weight, core, stats, rstd, needs, affine, frozen)
+    refuse_freed(gradient=gy, input=x, weight=weight)
     with torch._C.DisableTorchFunctionSubclass():  # as backward passes in C++
-        if plan.positional:
+        if core.positional:
             gx, gw, gb = definition.positional_gradients(gy, x, weight, eps)
-        elif ctx.frozen:
+        elif frozen:
             mean, var = given
-            gx, gw, gb = definition.gradients_with(gy, x, plan.part, mean, var, weight, eps)
+            gx, gw, gb = definition.gradients_with(gy, x, core.part, mean, var, weight, eps)
         else:
-            gx, gw, gb = definition.gradients(gy, x, plan.part, weight, eps)
-    return gx, gw.to(ctx.affine), gb.to(ctx.affine)
+            gx, gw, gb = definition.gradients(gy, x, core.part, weight, eps)
+    return (
+        gx if needs[0] else None,
+        gw.to(affine) if needs[1] else None,
+        gb.to(affine) if needs[2] else None,
+    )
 
 
 def run(
@@ -316,19 +343,88 @@ def run(
     eps: float,
     running: Running | None,
     given: Given | None,
-) -> Tensor:
-    """Normalize eligible tensors, with a node of autograd where a derivative may be asked for."""
+) -> Tensor | None:
+    """Normalize, with a node of autograd where a derivative may be asked for.
+
+    None, and nothing is changed, where C may not read a tensor.
+    """
+    if not plan.kept or plan.dtype not in _STATISTICS:
+        return None
+    if _run_in_cpp is not None:
+        y: Tensor | None = _run_in_cpp(
+            plan.node or _node_of(plan), x, weight, bias, eps, running, given
+        )
+        if y is not None:
+            return y
+    if not is_eligible(x, plan, weight, bias):
+        return None
+    if given is not None and not are_readable(given, x, plan):
+        return None
     x = x.contiguous(memory_format=plan.layout)
     if torch.is_grad_enabled() and (
         x.requires_grad
         or (weight is not None and weight.requires_grad)
         or (bias is not None and bias.requires_grad)
     ):
-        y: Tensor = _normalize(x, weight, bias, plan, eps, running, given)
-        return y
+        return _normalize(x, weight, bias, plan, eps, running, given)  # type: ignore[no-any-return]
     if given is None:
         return forward(x, weight, bias, core_of(plan), eps, running)[0]
     return apply(x, weight, bias, core_of(plan), eps, given)[0]
+
+
+_LAYOUTS = {torch.contiguous_format: 0, torch.channels_last: 2, torch.channels_last_3d: 3}
+
+
+def _node_of(plan: Plan) -> Any:
+    """What the node in C++ knows of a plan."""
+    assert _cpp is not None
+    core, part = core_of(plan), plan.part
+    plan.node = _cpp.Core(
+        core,
+        core.pointer,
+        tuple(plan.shape),
+        TYPES[plan.dtype],
+        TYPES[core.statistics],
+        _LAYOUTS[plan.layout],
+        part.C,
+        part.B,
+        part.G,
+        core.step,
+        part.whole_channels,
+        core.positional,
+        core.serial,
+    )
+    return plan.node
+
+
+def _connect(module: Any) -> Any:
+    """Tell the node in C++ where the C core and ``gradients`` are; its function ``run``."""
+    entries = library.forward, library.apply, library.backward
+    addresses = (ctypes.cast(entry, ctypes.c_void_p).value for entry in entries)
+    module.setup(*addresses, PLAIN, gradients)
+    return module.run
+
+
+_cpp: Any = None
+node_choice = node.Choice("none", "the C core is missing")
+if available():
+    _cpp, node_choice = node.choose(os.environ.get(node.VARIABLE, ""))
+_run_in_cpp = None if _cpp is None else _connect(_cpp)
+
+
+@contextlib.contextmanager
+def use_node(name: str) -> Iterator[None]:
+    """Within the context, another node: python or cpp; for tests and benchmarks, not threads."""
+    global _cpp, _run_in_cpp
+    before, chosen = _run_in_cpp, None
+    if name == "cpp":
+        _cpp = _cpp or node.choose(name)[0]
+        chosen = _connect(_cpp)
+    _run_in_cpp = chosen
+    try:
+        yield
+    finally:
+        _run_in_cpp = before
 
 
 def moments(x: Tensor, plan: Plan) -> Moments:
@@ -377,8 +473,8 @@ def products(
     core = core_of(plan)
     gy, x = (t.contiguous(memory_format=plan.layout) for t in (gy, x))
     affine = core.statistics if weight is None else weight.dtype
-    sums = torch.empty(2, core.part.B, core.part.G, dtype=torch.float64)
-    gw, gb = torch.empty(2, core.part.C, dtype=affine)
+    sums = torch.empty(2, core.part.B, core.part.G, dtype=torch.float64, device="cpu")
+    gw, gb = torch.empty(2, core.part.C, dtype=affine, device="cpu")
     _check(
         library.products(
             core.pointer,

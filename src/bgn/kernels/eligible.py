@@ -19,14 +19,15 @@ _keys = torch._C._dispatch_keys
 TYPES = (Tensor, torch.nn.Parameter)
 
 
-def _plain_keys() -> frozenset[int]:
+def _plain_keys() -> tuple[int, int]:
     tensors = [torch.empty(0, device="cpu")]
     with torch.inference_mode():
         tensors.append(torch.empty(0, device="cpu"))
-    return frozenset(_keys(tensor).raw_repr() for tensor in tensors)
+    dense, inference = (_keys(tensor).raw_repr() for tensor in tensors)
+    return dense, inference
 
 
-_PLAIN = _plain_keys()
+PLAIN = _plain_keys()  # outside and inside inference mode
 
 
 def no_transform() -> bool:
@@ -50,7 +51,7 @@ def is_plain(tensor: Tensor, size: int) -> bool:
     """
     return (
         type(tensor) in TYPES
-        and _keys(tensor).raw_repr() in _PLAIN
+        and _keys(tensor).raw_repr() in PLAIN
         and tensor.untyped_storage().nbytes() >= (tensor.storage_offset() + size) * tensor.itemsize
     )
 

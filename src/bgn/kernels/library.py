@@ -80,16 +80,16 @@ def load() -> tuple[Library | None, str]:
             "missing: it is compiled when the package is installed, where a C compiler is found"
             " (to try again: pip install --force-reinstall --no-deps batch-group-norm)"
         )
-    damage = _damage(path)
-    if damage:
-        return None, f"damaged or for another machine ({path.name}: {damage})"
+    wrong = damage(path)
+    if wrong:
+        return None, f"damaged or for another machine ({path.name}: {wrong})"
     try:
         return Library(str(path)), ""
     except (OSError, AttributeError) as error:
         return None, f"damaged or for another machine: {error}"
 
 
-def _damage(path: Path) -> str:
+def damage(path: Path) -> str:
     """What is wrong with a file that would kill the process when it is loaded, or nothing.
 
     The system maps a file as its header says, and the process dies of a bus error where the file
@@ -117,6 +117,8 @@ class CorePlan:
 
     def __init__(self, library: Library, plan: Plan) -> None:
         part = self.part = plan.part
+        self.shape, self.dtype, self.layout = plan.shape, plan.dtype, plan.layout
+        self.numel = plan.numel
         self.statistics = definition.wide_dtype(torch.empty(0, dtype=plan.dtype))
         self.positional = plan.positional
         # whether the positions of a channel lie side by side

@@ -23,8 +23,8 @@ _MOST = 1024  # plans that are kept
 class Plan:
     """The partition of one shape, and what the kernels know about that shape in one layout.
 
-    ``kept`` plans were made for a plain call: no compiler, no transform, no subclass. ``core``
-    belongs to the kernel that runs it (:mod:`bgn.kernels.cpu`), and is made on first use.
+    ``kept`` plans were made for a plain call: no compiler, no transform, no subclass. ``core`` and
+    ``node`` belong to the kernel that runs it (:mod:`bgn.kernels.cpu`), and are made on first use.
     """
 
     __slots__ = (
@@ -33,6 +33,7 @@ class Plan:
         "empty",
         "kept",
         "layout",
+        "node",
         "numel",
         "part",
         "positional",
@@ -55,6 +56,7 @@ class Plan:
         self.empty = part.N == 0 or part.D == 0
         self.smallest_count = 0 if self.empty else part.smallest_count
         self.core: Any = None
+        self.node: Any = None
 
 
 def positions(N: int, C: int, P: int, G: int, B: int) -> Partition:
