@@ -12,6 +12,7 @@ from torch import Tensor
 
 import bgn
 from bgn import functional as F
+from bgn import kernels
 from bgn.kernels import cpu, definition, plans
 from bgn.partition import Partition, channel_groups, slices
 from bgn.running import Running
@@ -334,6 +335,17 @@ def test_views_and_lazy_zeros_whose_memory_is_not_their_value() -> None:
     assert_close(negative, torch.autograd.grad(norm(x), x, -gy)[0])
     (zero,) = torch.autograd.grad(norm(x), x, torch._efficientzerotensor((2, 4, 3, 3)))
     assert torch.equal(zero, torch.zeros_like(x))
+
+
+def test_sums_are_on_the_cpu_whatever_the_default_device() -> None:
+    gy, x = torch.randn(2, 2, 4, 3, 3)
+    plan, weight = kernels.plan(slices, x, 2), torch.ones(4)
+    stats = torch.zeros(1, 2), torch.ones(1, 2)
+    expected = kernels.products(gy, x, plan, weight, *stats)
+    with torch.device("meta"):
+        found = kernels.products(gy, x, plan, weight, *stats)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_statistics_that_c_cannot_read_are_refused_by_torch() -> None:

@@ -218,7 +218,7 @@ def backward(
     ``mean`` and ``rstd`` are addresses.
     """
     gx = torch.empty_like(x) if needs[0] else None
-    # device: torch.set_default_device may have set another one
+    # the device is named: torch.set_default_device may have set another one
     gw = torch.empty(core.part.C, dtype=affine, device="cpu") if needs[1] else None
     gb = torch.empty(core.part.C, dtype=affine, device="cpu") if needs[2] else None
     _check(
