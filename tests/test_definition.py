@@ -120,7 +120,8 @@ def test_pn_is_its_definition(x: Tensor, data: st.DataObject) -> None:
 def test_eval_uses_the_running_statistics_of_each_slice(x: Tensor, data: st.DataObject) -> None:
     G = draw_groups(x, data)
     D = x[0].numel()
-    mean, var = torch.linspace(-1, 1, G), torch.linspace(0.5, 2, G)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    mean, var = (torch.linspace(a, b, G, dtype=wide) for a, b in ((-1, 1), (0.5, 2)))
     y = F.batch_group_norm(x, G, mean, var)
     flat = x.detach().double().contiguous().reshape(x.shape[0], D)
     for g in range(G):
