@@ -334,3 +334,12 @@ def test_replicas_do_not_decide() -> None:
         model(images())
     with pytest.raises(TypeError, match="num_groups='auto' is a str; expected a positive int"):
         bgn.SyncBatchGroupNorm(8, "auto")  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_that_does_not_fit_decides_nothing() -> None:
+    layer = bgn.BatchGroupNorm2d(8, "auto")
+    state = bgn.BatchGroupNorm2d(8, 2).state_dict()
+    state["weight"] = torch.ones(7)
+    with pytest.raises(RuntimeError, match="size mismatch for weight"):
+        layer.load_state_dict(state)
+    assert layer.undecided

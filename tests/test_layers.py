@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bgn
+from bgn import kernels
 from tests.tolerance import assert_close
 
 SHAPES: dict[int, tuple[int, ...]] = {1: (5,), 2: (5, 4), 3: (3, 4, 2)}
@@ -98,7 +99,7 @@ def test_a_state_dict_of_other_groups_is_refused_with_a_reason() -> None:
     state = nn.Sequential(nn.BatchNorm2d(8)).state_dict()
     with pytest.raises(
         RuntimeError,
-        match=r"num_groups=2, the checkpoint has 8 .* build the model with BatchNorm, load it",
+        match=r"num_groups=2, the checkpoint has 8 .* build the model with that, load it",
     ):
         model.load_state_dict(state)
 
@@ -261,3 +262,51 @@ def test_without_running_statistics_eval_uses_the_batch() -> None:
     y = norm(x)
     assert_close(y.reshape(3, 2, -1).mean((0, 2)), torch.zeros(2))
     assert list(norm.state_dict()) == ["weight", "bias"]
+
+
+@pytest.mark.parametrize(("N", "blocks"), [(1, 1), (3, 3)])
+def test_uneven_groups_of_channels_with_one_sample_per_block(N: int, blocks: int) -> None:
+    norm = bgn.GeneralBatchGroupNorm2d(100, 32, blocks, track_running_stats=False)
+    x = torch.randn(N, 100, 4, 4)
+    with kernels.use("definition"):
+        expected = norm(x)
+    assert_close(norm(x), expected)
+
+
+def test_other_groups_start_a_cumulative_average_anew() -> None:
+    norm = bgn.BatchGroupNorm2d(8, 8, momentum=None)
+    for _ in range(9):
+        norm(torch.randn(4, 8, 4, 4) + 5)
+    norm.resolve_groups(2)
+    norm(torch.randn(4, 8, 4, 4) + 5)
+    assert norm.running_mean.min() > 4
+    assert norm.num_batches_tracked == 1
+
+
+def test_plain_attributes_come_before_parameters() -> None:
+    x = torch.randn(4, 8, 3, 3)
+    ours, theirs = bgn.BatchGroupNorm2d(8, 8), nn.BatchNorm2d(8)
+    for norm in (ours, theirs):
+        norm.__dict__["weight"] = torch.full((8,), 3.0)
+    assert_close(ours(x), theirs(x))
+
+
+def test_statistics_of_another_number_are_refused_in_training_as_in_eval() -> None:
+    norm = bgn.BatchGroupNorm2d(8, 2)
+    norm.running_mean, norm.running_var = torch.zeros(8), torch.ones(8)
+    for mode in (True, False):
+        with pytest.raises(ValueError, match=r"running_mean has shape \(8,\); expected \(2,\)"):
+            norm.train(mode)(torch.randn(4, 8, 3, 3))
+
+
+def test_a_synchronized_layer_tracks_nothing_where_it_is_told_so() -> None:
+    norm = bgn.SyncBatchGroupNorm(8, 2)
+    norm.track_running_stats = False
+    assert norm._running(norm.running_mean, norm.running_var, norm.num_batches_tracked) is None
+
+
+def test_a_negative_counter_is_no_lack_of_memory() -> None:
+    norm = bgn.BatchGroupNorm2d(8, 4, momentum=None)
+    norm.num_batches_tracked.fill_(-3)
+    with pytest.raises(RuntimeError, match="counter of batches below 0"):
+        norm(torch.randn(2, 8, 4, 4))

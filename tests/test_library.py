@@ -138,3 +138,15 @@ def test_a_missing_library_is_announced_once_unless_it_is_not_wanted(
     )
     assert done.stdout.strip() == "definition"
     assert done.stderr.count("the C core of bgn is missing") == warned
+
+
+def test_imported_in_inference_mode_it_is_as_fast_as_ever() -> None:
+    code = (
+        "import torch\n"
+        "with torch.inference_mode(): import bgn\n"
+        "x = torch.randn(2, 8, 4, 4)\n"
+        "print(type(bgn.BatchGroupNorm2d(8, 8)(x).grad_fn).__name__)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "_NormalizeBackward" in done.stdout

@@ -116,6 +116,8 @@ class _BatchWideNorm(_NormBase):
         if mean is not None and var is not None and len(mean) != self.num_statistics:
             self.running_mean = mean.new_zeros(self.num_statistics)
             self.running_var = var.new_ones(self.num_statistics)
+            if self.num_batches_tracked is not None:
+                self.num_batches_tracked.zero_()
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
@@ -123,18 +125,8 @@ class _BatchWideNorm(_NormBase):
         checks.dims(shape, self.accepted_dims, type(self).__name__)
         checks.channels(shape, "num_features", self.num_features)
         weight, bias, mean, var, counter = self._tensors()
-        if (mean is None) != (var is None):
-            missing = "running_mean" if mean is None else "running_var"
-            raise ValueError(
-                f"{missing}=None while the other is a tensor; expected both or neither"
-            )
-        if self.training or mean is None:
-            running = None
-            if self.training and self.track_running_stats and not _recomputing():
-                if mean is not None:
-                    running = Running(mean, var, self.momentum, counter)
-                elif counter is not None:
-                    counter.add_(1)
+        if self.training or mean is None or var is None:
+            running = self._running(mean, var, counter)
             G = self._first_groups(input, shape) if self.undecided else self.num_groups
             plan = kernels.plan(self.cut, input, G, self.batch_blocks)
             output = F.batch_wide(input, plan, weight, bias, self.eps, running, None)
@@ -144,13 +136,35 @@ class _BatchWideNorm(_NormBase):
         plan = kernels.plan(self.cut, input, self.num_features if self.auto else self.num_groups)
         return F.batch_wide(input, plan, weight, bias, self.eps, None, (mean, var))
 
+    def _running(self, mean: Any, var: Any, counter: Tensor | None) -> Running | None:
+        """The running statistics that this batch moves, if any; counts the batch if there are none.
+
+        A recomputed segment moves nothing: its batch was counted before.
+        """
+        if (mean is None) != (var is None):
+            missing = "running_mean" if mean is None else "running_var"
+            raise ValueError(
+                f"{missing}=None while the other is a tensor; expected both or neither"
+            )
+        if not (self.training and self.track_running_stats) or _recomputing():
+            return None
+        if mean is None:
+            if counter is not None:
+                counter.add_(1)
+            return None
+        for name, value in ("running_mean", mean), ("running_var", var):
+            checks.vector(name, value, self.num_statistics, "channel" if self.auto else "group")
+        return Running(mean, var, self.momentum, counter)
+
     def _tensors(self) -> Any:
         """Weight, bias, running statistics and counter.
 
         From where modules keep them: a module's own lookup would cost as much as all checks.
         """
-        parameters, buffers = self._parameters, self._buffers
+        parameters, buffers, own = self._parameters, self._buffers, self.__dict__
         try:
+            if "weight" in own or "bias" in own or "running_mean" in own or "running_var" in own:
+                raise KeyError  # plain attributes come first
             return (
                 parameters["weight"],
                 parameters["bias"],
@@ -189,34 +203,41 @@ class _BatchWideNorm(_NormBase):
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         saved = state_dict.get(prefix + "running_mean")
+        errors: list[str] = args[-1]
+        before = len(errors)
+        groups = None
         if self.auto and saved is not None and self.running_mean is not None:
-            self._spread_over_channels(state_dict, prefix, saved)
+            groups = self._spread_over_channels(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        if groups is not None and len(errors) == before:
+            self.num_groups, self.undecided = groups, False
         if saved is None or self.running_mean is None or saved.dim() != 1:
             return
         if len(saved) != self.num_statistics and not self.auto:
-            error_msgs: list[str] = args[-1]
-            error_msgs.append(
+            errors.append(
                 f"{prefix}running_mean: this layer has num_groups={self.num_groups}, the checkpoint"
                 f" has {len(saved)} statistics. "
                 + (
-                    "It is one of a BatchNorm: build the model with BatchNorm, load it, then"
-                    f" bgn.convert(model, num_groups={self.num_groups})"
+                    "It is one of a BatchNorm (or of num_groups='auto'): build the model with that,"
+                    f" load it, then bgn.convert(model, num_groups={self.num_groups})"
                     if len(saved) == self.num_features
                     else f"Build the layer with num_groups={len(saved)}, load it, then bgn.regroup"
                 )
             )
 
-    def _spread_over_channels(self, state_dict: dict[str, Any], prefix: str, saved: Tensor) -> None:
-        """Load a checkpoint with one statistic per group into buffers with one per channel."""
-        C, G = self.num_features, saved.numel()
-        if saved.dim() != 1 or G == C or G == 0 or C % G:
-            return
-        for name in ("running_mean", "running_var"):
-            value = state_dict.get(prefix + name)
-            if value is not None:
-                state_dict[prefix + name] = value.repeat_interleave(C // G)
-        self.num_groups, self.undecided = G, False
+    def _spread_over_channels(self, state_dict: dict[str, Any], prefix: str) -> int | None:
+        """Give a checkpoint with G statistics one per channel; G, or None if that cannot be."""
+        C, keys = self.num_features, [prefix + name for name in ("running_mean", "running_var")]
+        sizes = {state_dict[key].shape for key in keys if key in state_dict}
+        if len(sizes) != 1 or any(len(size) != 1 or not size[0] for size in sizes):
+            return None
+        G = int(next(iter(sizes))[0])
+        if G == C or C % G:
+            return None
+        for key in keys:
+            if key in state_dict:
+                state_dict[key] = state_dict[key].repeat_interleave(C // G)
+        return G
 
 
 class BatchGroupNorm2d(_BatchWideNorm):

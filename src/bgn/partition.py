@@ -148,7 +148,8 @@ def common_cells(*partitions: Partition) -> tuple[Tensor, ...]:
     (tensor([4, 2, 2, 4]), tensor([0, 0, 1, 1]), tensor([0, 1, 1, 2]), tensor([0, 0, 0, 0]))
     """
     C, P = partitions[0].C, partitions[0].P
-    borders = [torch.arange(C + 1) * P, *(torch.tensor(part.bounds()) for part in partitions)]
+    bounds = [[c * P for c in range(C + 1)], *(part.bounds() for part in partitions)]
+    borders = [torch.tensor(bound, device="cpu") for bound in bounds]
     cuts: Tensor = torch.unique(torch.cat(borders))
     owners = (torch.searchsorted(border, cuts[:-1], right=True) - 1 for border in borders)
     return cuts.diff(), *owners

@@ -44,7 +44,7 @@ def update(running: Running, stats: Moments) -> None:
         if momentum is None:  # as a tensor: reading the counter would stop compile and CUDA graphs
             momentum = running.counter.to(stats.mean.dtype).reciprocal()
     if momentum is None:  # as nn.BatchNorm2d: without a counter there is no cumulative average
-        return
+        momentum = 0.0
     for kept, batch in (running.mean, stats.mean), (running.var, stats.unbiased_var):
         batch = _constant(batch)
         batch = batch[0] if len(batch) == 1 else batch.mean(0)  # (B, G) -> (G,)

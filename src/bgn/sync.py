@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from bgn import checks, kernels
 from bgn.kernels import Plan, definition
-from bgn.layers import GeneralBatchGroupNorm2d, _BatchWideNorm, _recomputing
+from bgn.layers import GeneralBatchGroupNorm2d, _BatchWideNorm
 from bgn.moments import Moments, merged
 from bgn.running import Running, update
 
@@ -47,10 +47,9 @@ class _Synchronized(_BatchWideNorm):
         weight, bias, mean, var, counter = self._tensors()
         checks.affine(input, self.num_features, weight, bias)
         plan = kernels.plan(self.cut, input, self.num_groups)
-        running = None
-        if mean is not None and var is not None and not _recomputing():
+        running = self._running(mean, var, counter)
+        if running is not None:
             checks.statistics(input, plan.part, mean, var, moving=True)
-            running = Running(mean, var, self.momentum, counter)
         apply: Any = _Normalize.apply
         output: Tensor = apply(input, weight, bias, plan, self.eps, running, self.process_group)
         return output

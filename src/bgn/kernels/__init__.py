@@ -126,7 +126,8 @@ def normalize(
         return dense.to_mkldnn()
     if _fast and torch.compiler.is_compiling() and graph.is_eligible(x, weight, bias):
         return graph.normalize(x, part, weight, bias, eps, running)
-    if part.B == part.N and part.whole_channels and running is None and plan.smallest_count > 1:
+    per_sample = part.B == part.N and part.C % part.G == 0 and running is None
+    if per_sample and plan.smallest_count > 1:
         return torch.nn.functional.group_norm(x, part.G, weight, bias, eps)  # fused on any device
     return definition.normalize(x, part, weight, bias, eps, running)
 

@@ -82,12 +82,17 @@ def build() -> Path:
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     root = str(Path(__file__).parent.parent.parent)  # this copy of the package, and the old node
-    environment = {**os.environ, "PYTHONPATH": root, node.VARIABLE: "python"}
+    path = os.pathsep.join([root, *filter(None, sys.path)])  # torch may be found through it
+    environment = {**os.environ, "PYTHONPATH": path, node.VARIABLE: "python"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def main() -> int:
     """Build, say what is done and how long it took; the code to exit with."""
+    why = node.obstacle()
+    if why:
+        print(f"not built: {why}", file=sys.stderr)
+        return 1
     target = node.cache_folder() / node.file_name()
     if node.load()[0] is not None:
         print(f"already built: {target}")

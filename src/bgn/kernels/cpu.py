@@ -111,8 +111,10 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 
 def _check(code: int) -> None:
-    if code:
+    if code == 1:
         raise MemoryError("no memory for the sums of a normalizer")
+    if code:
+        raise RuntimeError("the C core refused its arguments: a counter of batches below 0?")
 
 
 def _is_low(parameter: Tensor | None, plan: CorePlan) -> bool:

@@ -20,9 +20,10 @@ TYPES = (Tensor, torch.nn.Parameter)
 
 
 def _plain_keys() -> tuple[int, int]:
-    tensors = [torch.empty(0, device="cpu")]
-    with torch.inference_mode():
-        tensors.append(torch.empty(0, device="cpu"))
+    tensors = []
+    for mode in (False, True):  # whatever mode the package is imported in
+        with torch.inference_mode(mode):
+            tensors.append(torch.empty(0, device="cpu"))
     dense, inference = (_keys(tensor).raw_repr() for tensor in tensors)
     return dense, inference
 

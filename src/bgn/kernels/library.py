@@ -119,7 +119,7 @@ class CorePlan:
         part = self.part = plan.part
         self.shape, self.dtype, self.layout = plan.shape, plan.dtype, plan.layout
         self.numel = plan.numel
-        self.statistics = definition.wide_dtype(torch.empty(0, dtype=plan.dtype))
+        self.statistics = torch.promote_types(plan.dtype, torch.float32)
         self.positional = plan.positional
         # whether the positions of a channel lie side by side
         together = plan.layout is torch.contiguous_format and part.P > 1

@@ -73,10 +73,10 @@ static variable_list gradients_in_python(const Call& call, const Tensor& gy,
 
 struct Normalize : torch::autograd::Node {
     const Call call;
-    std::unique_ptr<char[]> stats; /* mean, variance, 1 / standard deviation */
+    std::shared_ptr<char[]> stats; /* mean, variance, 1 / standard deviation */
     std::array<SavedVariable, 4> saved; /* x, weight, given mean, given variance */
 
-    Normalize(edge_list&& edges, Call call_, std::unique_ptr<char[]> stats_)
+    Normalize(edge_list&& edges, Call call_, std::shared_ptr<char[]> stats_)
         : Node(std::move(edges)), call(std::move(call_)), stats(std::move(stats_)) {}
 
     std::string name() const override { return std::string(NAME) + "Backward"; }
@@ -84,6 +84,7 @@ struct Normalize : torch::autograd::Node {
     void release_variables() override {
         std::lock_guard<std::mutex> lock(mutex_);
         for (SavedVariable& variable : saved) variable.reset_data();
+        stats.reset();
     }
 
     /* those that exist */
@@ -104,9 +105,11 @@ struct Normalize : torch::autograd::Node {
         const Tensor& gy = grads[0];
         if (!gy.defined()) return call.by_edge({}, {}, {});
         variable_list tensors;
+        std::shared_ptr<char[]> own; /* another backward pass may release them meanwhile */
         {
             std::lock_guard<std::mutex> lock(mutex_);
             tensors = unpack();
+            own = stats;
         }
         const Core& core = *call.core;
         const Tensor x = tensors[0], weight = call.has_weight ? tensors[1] : Tensor();
@@ -117,11 +120,12 @@ struct Normalize : torch::autograd::Node {
             is_feature_map(x, core) &&
             (!weight.defined() ||
              (weight.scalar_type() == call.affine() && is_vector(weight, core.C)));
-        if (!eligible) return gradients_in_python(call, gy, tensors, stats.get(), needs());
-        return in_c(in_layout(gy, core), in_layout(x, core), weight);
+        if (!eligible) return gradients_in_python(call, gy, tensors, own.get(), needs());
+        return in_c(in_layout(gy, core), in_layout(x, core), weight, own.get());
     }
 
-    variable_list in_c(const Tensor& gy, const Tensor& x, const Tensor& weight) const {
+    variable_list in_c(const Tensor& gy, const Tensor& x, const Tensor& weight,
+                       const char* own) const {
         const Core& core = *call.core;
         const Needs need = needs();
         auto vector = [&] { return at::detail::empty_cpu({core.C}, call.affine()); };
@@ -131,7 +135,7 @@ struct Normalize : torch::autograd::Node {
         if (need[2]) gb = vector();
         auto output = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
         check(setup.backward(core.plan, address(gy), address(x), output(gx), address(weight),
-                             call.low, stats.get(), stats.get() + 2 * core.step, output(gw),
+                             call.low, own, own + 2 * core.step, output(gw),
                              output(gb), call.frozen, core.threads()));
         return call.by_edge(std::move(gx), std::move(gw), std::move(gb));
     }
@@ -289,7 +293,7 @@ static Tensor run(const std::shared_ptr<const Core>& core, const Arguments& a, b
     const bool low = parameter.defined() && parameter.scalar_type() != core->wide;
     RECORD_FUNCTION(NAME, c10::ArrayRef<const c10::IValue>{},
                     record ? static_cast<int64_t>(at::sequence_number::peek()) : -1);
-    std::unique_ptr<char[]> stats(new char[static_cast<size_t>(3 * core->step)]);
+    std::shared_ptr<char[]> stats(new char[static_cast<size_t>(3 * core->step)]);
     Tensor x, y;
     {
         WithoutGil no_gil;

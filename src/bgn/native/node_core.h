@@ -167,7 +167,10 @@ inline PyObject* wrap(const Tensor& t) {
 inline void check(int code) {
     if (!code) return;
     WithGil gil;
-    PyErr_SetString(PyExc_MemoryError, "no memory for the sums of a normalizer");
+    if (code == 1) PyErr_SetString(PyExc_MemoryError, "no memory for the sums of a normalizer");
+    else
+        PyErr_SetString(PyExc_RuntimeError,
+                        "the C core refused its arguments: a counter of batches below 0?");
     throw_python_error();
 }
 
