@@ -183,7 +183,8 @@ def without_elements() -> None:
     for shape in [(0, 4), (2, 4, 0), (0, 4, 3, 3), (2, 4, 0, 3), (2, 0, 3, 3), (2, 4, 3, 3, 0)]:
         for dtype in DTYPES:
             x = torch.empty(shape, dtype=dtype, requires_grad=True)
-            mean, var = torch.zeros(1), torch.ones(1)
+            wide = torch.promote_types(dtype, torch.float32)
+            mean, var = torch.zeros(1, dtype=wide), torch.ones(1, dtype=wide)
             for y in (
                 F.batch_group_norm(x, 1, training=True),
                 F.batch_group_norm(x, 1, mean, var),

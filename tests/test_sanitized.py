@@ -35,13 +35,13 @@ def test_memory_is_used_as_it_should_be(tmp_path: Path) -> None:
     subprocess.run(["gcc", *FLAGS, *map(str, SOURCES), "-o", str(library), "-lm"], check=True)
     environment = {
         **os.environ,
-        "LD_PRELOAD": " ".join(
-            preload
-        ),  # the process is Python's: the sanitizers have to be there before it
+        # the process is Python's: the sanitizers have to be there before it
+        "LD_PRELOAD": " ".join(preload),
         "ASAN_OPTIONS": "detect_leaks=0",  # Python leaves things behind when it ends
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",  # every allocation on its own
         "OMP_WAIT_POLICY": "passive",  # more threads than cores
+        "BGN_NODE": "python",  # the one in C++ keeps to the library it was set up with
     }
     command = [sys.executable, "-m", "tests.sanitized_child", str(library)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -76,8 +76,9 @@ def shift(make: Make, shift: float) -> Any:
     return found["y"], found["gx"], found["running_mean"] / shift, found["running_var"]
 
 
-@use(BOTH, cases={"value": [0.0, 1.0, -3.5]})
+@use(BOTH, cases={"value": [0.0, 1.0, -3.5]}, tolerance=20)
 def constant_input(make: Make, value: float) -> Any:
+    """nn.BatchNorm2d rounds the mean on some CPUs, which 1 / sqrt(eps) enlarges."""
     x = torch.full_like(make.x(grad=False), value).requires_grad_()
     return step(make, make(), x)
 

@@ -264,14 +264,14 @@ def spawned_process(make: Make) -> Any:
     layer = make().share_memory()
     worker = context.Process(target=_work, args=(layer, make.x(grad=False), queue))
     worker.start()
-    y = queue.get()
+    y = torch.tensor(queue.get())  # not as a tensor: its memory may go with the process
     worker.join()
-    return y.clone(), state(layer)
+    return y, state(layer)
 
 
 def _work(layer: nn.Module, x: Tensor, queue: Any) -> None:
     with torch.no_grad():
-        queue.put(layer(x))
+        queue.put(layer(x).tolist())
 
 
 @use(TRAINING)
