@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bgn import kernels
 from bgn.kernels import Plan, cpu, definition
+from bgn.kernels.library import CAPABILITIES
 from bgn.partition import Partition, channel_groups, slices
 from bgn.running import Running
 from tests import kernel_calls as fast
@@ -142,10 +143,10 @@ class Adapter:
     """The only place that knows what the library's functions are called."""
 
     @staticmethod
-    def set_up(threads: int, avx2: bool) -> bool:
+    def set_up(threads: int, capability: str) -> bool:
         """Whether the machine has what is asked for."""
         torch.set_num_threads(threads)
-        return bool(cpu.library.use_avx2(avx2)) == avx2
+        return cpu.library.use(capability) == capability
 
     @staticmethod
     def readable(case: Case, x: Tensor) -> Tensor:
@@ -271,12 +272,12 @@ def check(case: Case) -> None:
         torch.float64,
     )
     amplified = amplification(case, x)
-    for avx2 in (True, False):
+    for capability in CAPABILITIES:
         first: Result = {}
         for threads in (1, 2):
-            if not Adapter.set_up(threads, avx2):
+            if not Adapter.set_up(threads, capability):
                 continue
-            where = f"{'avx2' if avx2 else 'base'}, {threads} thread(s)"
+            where = f"{capability}, {threads} thread(s)"
             try:
                 readable = Adapter.readable(case, x)
                 found = run(case, fast, tensors, case.wide)

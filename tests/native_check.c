@@ -481,8 +481,9 @@ static void check_everything(const char *isa) {
 
 int main(void) {
     signal(SIGSEGV, crashed), signal(SIGBUS, crashed);
-    bgn_use_avx2(0);
+    bgn_use(BASE);
     check_everything("base");
-    if (bgn_use_avx2(1)) check_everything("avx2");
+    if (bgn_use(AVX2) == AVX2) check_everything("avx2");
+    if (bgn_use(AVX512) == AVX512) check_everything("avx512");
     return 0;
 }

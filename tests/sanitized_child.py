@@ -19,7 +19,7 @@ from torch import Tensor
 import bgn.kernels.library
 from bgn import functional as F
 from bgn.kernels import cpu, definition, plans
-from bgn.kernels.library import CorePlan, Library
+from bgn.kernels.library import CAPABILITIES, CorePlan, Library
 from bgn.partition import Partition, channel_groups, slices
 from bgn.running import Running
 from tests import kernel_calls as fast
@@ -111,10 +111,10 @@ def case(number: int) -> None:
     shape, part = shape_and_partition(what)
     kept = torch.promote_types(dtype, torch.float32)
     layout, other = draw.choice(LAYOUTS), draw.choice([*LAYOUTS, "one"])
-    of_parameters, threads, wide = (
+    of_parameters, threads, capability = (
         draw.choice([dtype, kept]),
         draw.randint(1, 3),
-        draw.random() < 0.6,
+        draw.choice(CAPABILITIES),
     )
     wanted = draw.choice(
         [
@@ -135,12 +135,12 @@ def case(number: int) -> None:
         layout,
         other,
         wanted,
-        f"{threads=} {wide=}",
+        f"{threads=} {capability=}",
         flush=True,
     )
 
     torch.set_num_threads(threads)
-    cpu.library.use_avx2(wide)
+    cpu.library.use(capability)
     x, gy = laid_out(noise(shape, dtype, 3), layout), laid_out(noise(shape, dtype), other)
     weight, bias = (
         noise((part.C,), of_parameters, 1) if draw.random() < 0.7 else None for _ in range(2)
@@ -215,8 +215,8 @@ def large() -> None:
         exact = run(
             call(definition), x.double(), weight.double(), bias, gy.double(), (True, True, True)
         )
-        for wide in (True, False):
-            cpu.library.use_avx2(wide)
+        for capability in CAPABILITIES:
+            cpu.library.use(capability)
             torch.set_num_threads(draw.randint(1, 3))
             assert_as_exact(run(call(fast), x, weight, bias, gy, (True, True, True)), exact, dtype)
 

@@ -14,6 +14,7 @@ import bgn
 from bgn import functional as F
 from bgn import kernels
 from bgn.kernels import cpu, definition, plans
+from bgn.kernels.library import CAPABILITIES
 from bgn.partition import Partition, channel_groups, slices
 from bgn.running import Running
 from tests import kernel_calls as fast
@@ -180,20 +181,17 @@ def test_running_statistics_as_the_definition(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("wide", [True, False], ids=["avx2", "base"])
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_every_half_precision_number_is_read_and_written_as_torch_does(
-    dtype: torch.dtype, wide: bool
+    dtype: torch.dtype, capability: str
 ) -> None:
     x = torch.arange(2**16, dtype=torch.int32).to(torch.uint16).view(dtype).view(1, 1, -1)
     part = slices(1, 1, x.numel(), 1)
     mean, var, weight = torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([1.7])
     factor = (1 / torch.tensor(1.0, dtype=torch.float64).sqrt()).float() * weight
-    cpu.library.use_avx2(wide)
-    try:
+    with cpu.use_capability(capability):
         same = fast.normalize_with(x, part, mean, var, None, None, 0.0)
         scaled = fast.normalize_with(x, part, mean, var, weight, None, 0.0)
-    finally:
-        cpu.library.use_avx2(1)
     assert torch.equal(same.isnan(), x.isnan())
     assert torch.equal(same[~x.isnan()], x[~x.isnan()])
     expected = (x.float() * factor).to(dtype)
@@ -250,14 +248,14 @@ def test_bits_do_not_depend_on_the_threads(case: Any, layout: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", ["contiguous", "last"])
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_the_baseline_instruction_set(case: Any, layout: str, dtype: torch.dtype) -> None:
-    wide = everything(*case, layout, dtype)
-    try:
-        assert cpu.library.use_avx2(0) == 0
+def test_every_instruction_set(case: Any, layout: str, dtype: torch.dtype) -> None:
+    with cpu.use_capability("default") as used:
+        assert used == "default"
         narrow = everything(*case, layout, dtype)
-    finally:
-        cpu.library.use_avx2(1)
-    assert_as_exact(narrow, [t.double() for t in wide], dtype)
+    for capability in CAPABILITIES[1:]:
+        with cpu.use_capability(capability):
+            wide = everything(*case, layout, dtype)
+        assert_as_exact(narrow, [t.double() for t in wide], dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -429,6 +429,16 @@ def use_node(name: str) -> Iterator[None]:
         _run_in_cpp = before
 
 
+@contextlib.contextmanager
+def use_capability(most: str) -> Iterator[str]:
+    """Within the context, instruction sets up to ``most``; for tests and benchmarks."""
+    before = library.capability
+    try:
+        yield library.use(most)
+    finally:
+        library.use(before)
+
+
 def moments(x: Tensor, plan: Plan) -> Moments:
     """See :func:`bgn.kernels.definition.moments`."""
     core = core_of(plan)

@@ -20,7 +20,7 @@ TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3
 SLICED, CHANNELS_LAST, POSITIONAL, BY_ROWS = range(4)  # ways through memory
 _SERIAL = 65536  # elements below which a second thread costs more than it gains
 CAPABILITY = "BGN_CPU_CAPABILITY"
-CAPABILITIES = ("default", "avx2")
+CAPABILITIES = ("default", "avx2", "avx512")  # as in native/bgn.c
 
 
 class Library:
@@ -42,7 +42,7 @@ class Library:
         x_y_w_b_low = pointer, pointer, pointer, pointer, number
         self.plan_new = function("bgn_plan_new", pointer, *[size] * 5, number, number, number)
         self.plan_free = function("bgn_plan_free", None, pointer)
-        self.use_avx2 = function("bgn_use_avx2", number, number)
+        self._use = function("bgn_use", number, number)
         running = pointer, pointer, size, real, pointer
         self.forward = kernel("bgn_forward", *x_y_w_b_low, real, pointer, *running)
         self.apply = kernel("bgn_apply", *x_y_w_b_low, real, *[pointer] * 3)
@@ -51,15 +51,14 @@ class Library:
         self.write = kernel("bgn_write", *x_y_w_b_low, *[pointer] * 2)
         self.products = kernel("bgn_products", *[pointer] * 3, number, *[pointer] * 5)
         self.write_gradient = kernel("bgn_write_gradient", *[pointer] * 4, number, *[pointer] * 3)
-        self.capability = "avx2" if self.use_avx2(_asked() != "default") else "default"
+        self.use(os.environ.get(CAPABILITY) or CAPABILITIES[-1])
 
-
-def _asked() -> str | None:
-    """The instruction set that the environment asks for, at most."""
-    asked = os.environ.get(CAPABILITY) or None
-    if asked is not None and asked not in CAPABILITIES:
-        raise ValueError(f"{CAPABILITY}={asked!r}; accepted: {', '.join(CAPABILITIES)}")
-    return asked
+    def use(self, most: str) -> str:
+        """Use the best instruction set of this CPU up to ``most``; returns which one that is."""
+        if most not in CAPABILITIES:
+            raise ValueError(f"{CAPABILITY}={most!r}; accepted: {', '.join(CAPABILITIES)}")
+        self.capability = CAPABILITIES[self._use(CAPABILITIES.index(most))]
+        return self.capability
 
 
 def find() -> Path | None:

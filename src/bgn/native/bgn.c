@@ -55,35 +55,50 @@ typedef struct {
 #undef BYTES
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define HAVE_AVX2
+#define HAVE_WIDE
 #include <cpuid.h>
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
-#define HAVE_F16C
 #define ISA avx2
 #define BYTES 32
+#include "types.inc"
+#undef ISA
+#undef BYTES
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
+#define ISA avx512
+#define BYTES 64
 #include "types.inc"
 #undef ISA
 #undef BYTES
 #pragma GCC pop_options
 #endif
 
-static int wide = 0; /* whether AVX2 is used */
+enum { BASE, AVX2, AVX512 }; /* instruction sets */
+static int in_use = BASE;
 
-/* allow = 0 keeps to the baseline instruction set; returns whether AVX2 is used */
-int bgn_use_avx2(int allow) {
-#ifdef HAVE_AVX2
+/* Use the best instruction set up to `most`; returns which one that is. */
+int bgn_use(int most) {
+    in_use = BASE;
+#ifdef HAVE_WIDE
     unsigned a, b, c = 0, d;
     int f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-    wide = allow && f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (most >= AVX2 && f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        in_use = AVX2;
+    if (most >= AVX512 && in_use == AVX2 && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        in_use = AVX512;
 #else
-    (void)allow;
+    (void)most;
 #endif
-    return wide;
+    return in_use;
 }
 
-#ifdef HAVE_AVX2
-#define PICK(f, type, ...) (wide ? f##_avx2_##type(__VA_ARGS__) : f##_base_##type(__VA_ARGS__))
+#ifdef HAVE_WIDE
+#define PICK(f, type, ...)                                \
+    (in_use == AVX512 ? f##_avx512_##type(__VA_ARGS__)    \
+     : in_use == AVX2 ? f##_avx2_##type(__VA_ARGS__)      \
+                      : f##_base_##type(__VA_ARGS__))
 #else
 #define PICK(f, type, ...) f##_base_##type(__VA_ARGS__)
 #endif
