@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ import torch
 import bgn
 from benchmarks import network, rivals
 from benchmarks.cases import Case
+from benchmarks.others import is_disturbed
 from benchmarks.timing import samples, summary
 
 Row = dict[str, Any]
@@ -55,17 +58,30 @@ def times(case: Case, seconds: float, least: int = 3, seed: int = 0) -> Times:
         torch.set_num_threads(threads)
 
 
-def row(case: Case, measured: Times) -> Row:
+@dataclass(frozen=True)
+class Sitting:
+    """What one pass found for a case, and the cores that other processes took meanwhile."""
+
+    times: Times
+    others: float | None
+
+
+def row(case: Case, sittings: Sequence[Sitting]) -> Row:
     """What is kept of a case: its setting, and minimum, median and rounds of each rival.
 
-    For memory, ``measured`` has megabytes in place of seconds. A training step keeps all runs,
+    Disturbed sittings are left out where there are others: by what other processes did, not by what
+    was found. For memory there are megabytes in place of seconds. A training step keeps all runs,
     because its ratio is the median of the ratios of runs next to each other.
     """
+    kept = [own for own in sittings if not is_disturbed(own.others)] or sittings
+    measured = {name: [t for own in kept for t in own.times[name]] for name in kept[0].times}
+    taken = [own.others for own in kept if own.others is not None]
     found: Row = {
         "network": case.network, "shape": str(case.shape), "count": case.shape.count, "N": case.N,
         "G": bgn.paper_groups(case.N), "mode": case.mode, "dtype": case.dtype,
         "layout": case.layout, "one_thread": case.one_thread,
-        "megabytes": round(case.megabytes, 3),
+        "megabytes": round(case.megabytes, 3), "others": round(max(taken), 2) if taken else None,
+        "passes": len(kept),
         "memory" if case.mode == "memory" else "times": summary(measured),
     }  # fmt: skip
     if case.mode == "step":

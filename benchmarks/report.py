@@ -18,7 +18,7 @@ from benchmarks.about import describe, warning
 from benchmarks.arguments import folder
 from benchmarks.picture import picture
 from benchmarks.results import Results, load
-from benchmarks.tables import NOTE, Table, against, batch_verdicts, cut, figure, step_table
+from benchmarks.tables import NOTE, Table, against, batch_verdicts, cut, figure, holds, step_table
 from benchmarks.targets import Verdict, verdicts
 from bgn_lab.files import write
 
@@ -30,7 +30,8 @@ def _cell(v: Verdict) -> str:
     t = v.target
     mean = against(v.mean, t.mean, t).partition(" (")[0]
     worst = against(v.worst, t.worst, t).partition(" (")[0]
-    return f"{mean}, {worst} at {v.at}" if v.rows > 1 else mean
+    text = f"{mean}, {worst} at {v.at}" if v.rows > 1 else mean
+    return f"{text}, disturbed" if v.disturbed else text
 
 
 def _limits(v: Verdict) -> str:
@@ -46,11 +47,11 @@ def target_table(runs: dict[str, Results]) -> Table:
     for own in zip(*(verdicts(run["rows"]) for run in runs.values()), strict=True):
         t = own[0].target
         sign = "-" if t.unit else "/"
-        held = sum(v.holds is True for v in own)
-        measured = sum(v.holds is not None for v in own)
+        sound = [v.holds for v in own if v.holds is not None and not v.disturbed]
+        held, measured = sum(map(bool, sound)), len(sound)
         every = f"in {held} of {measured}"
         if held in (0, measured):
-            every = "not measured" if measured == 0 else "yes" if held else "no"
+            every = holds(own[0]) if measured == 0 else "yes" if held else "no"
         lines.append(
             [t.what, f"{t.ours} {sign} {t.theirs}", _limits(own[0]), *map(_cell, own), every]
         )

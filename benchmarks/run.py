@@ -7,8 +7,9 @@
 
 Ratios below 1 mean that this library is faster. All times of a row come from one interleaved run
 with the same threads. A full run goes over all rows three times: a burst of noise spoils one third
-of a row's rounds, and the median does not follow it. Ctrl-C ends the run and reports what was
-measured.
+of a row's rounds, and the median does not follow it. Passes in which other processes took the CPU
+are left out where a row has a better one; a target with a row that has none is called disturbed.
+Ctrl-C ends the run and reports what was measured.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from benchmarks import cases, measure, results, scaling, tables
 from benchmarks.about import about, describe, warning
 from benchmarks.arguments import folder, seconds
 from benchmarks.cases import BATCH_SIZES, Case
+from benchmarks.others import Others
 from benchmarks.picture import picture
 from benchmarks.progress import Meter
 from benchmarks.targets import NAMES, TARGETS, exit_code, verdicts
@@ -107,7 +109,7 @@ class Run:
     def __init__(self, todo: Sequence[Case], seconds: float, passes: int) -> None:
         self.todo, self.seconds, self.passes = todo, seconds / passes, passes
         self.least = 3 if passes > 1 else 5  # rounds of a pass
-        self.samples: dict[Case, measure.Times] = {}
+        self.samples: dict[Case, list[measure.Sitting]] = {}
         self.facts = {**about(), "seconds": seconds, "passes": passes}
         self.extra: dict[str, Any] = {}
         self.complete = False
@@ -141,15 +143,14 @@ class Run:
         self.complete = True
 
     def _add(self, case: Case, number: int) -> None:
+        others = Others()
         if case.mode == "memory":
-            found = measure.memory(case)
+            sitting = measure.Sitting(measure.memory(case), None)  # load does not change it
         else:
             found = measure.times(case, self.seconds, self.least, seed=number)
-        if not all(found.values()):
-            return  # memory, on a system that does not tell
-        before = self.samples.setdefault(case, {name: [] for name in found})
-        for name, values in found.items():
-            before[name] += values
+            sitting = measure.Sitting(found, others.cores())
+        if all(sitting.times.values()):  # else memory, on a system that does not tell
+            self.samples.setdefault(case, []).append(sitting)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

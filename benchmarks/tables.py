@@ -26,9 +26,10 @@ from benchmarks.targets import (
 SETTINGS = "All settings"
 NOTE = (
     "Below 1, this library is faster. Means are weighted by how often a shape occurs in its"
-    " network. A figure that misses its target is bold."
+    " network. A figure that misses its target is bold. Disturbed: other processes took the CPU"
+    " during a row, so the figure proves nothing, neither for nor against."
 )
-STYLES = {"yes": "green", "no": "bold red", "not measured": "dim"}
+STYLES = {"yes": "green", "no": "bold red", "not measured": "dim", "disturbed": "yellow"}
 PAIRS = (
     ("bgn", "nn.BatchNorm2d"),
     ("bgn", "nn.GroupNorm(32)"),
@@ -90,7 +91,9 @@ def against(value: float | None, limit: float | None, target: Target) -> str:
 
 
 def holds(verdict: Verdict) -> str:
-    """Yes, no or not measured."""
+    """Yes, no, disturbed or not measured."""
+    if verdict.disturbed:
+        return "disturbed"
     return {True: "yes", False: "no", None: "not measured"}[verdict.holds]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.cases import Case, full
+from benchmarks.others import is_disturbed
 
 Row = Mapping[str, Any]
 
@@ -52,10 +53,11 @@ class Verdict:
     at: str  # the shape of the worst
     rows: int
     wanted: int  # rows of a full run
+    disturbed: int = 0  # rows during which other processes took the CPU: they prove nothing
 
     @property
     def holds(self) -> bool | None:
-        """Whether both limits are met; None where nothing was measured."""
+        """Whether the figures meet both limits; None where nothing was measured."""
         if self.mean is None or self.worst is None:
             return None
         limit = self.target.worst
@@ -129,7 +131,7 @@ def geometric_mean(ratios: Iterable[tuple[float, int]]) -> float:
     return math.exp(sum(n * math.log(r) for r, n in pairs) / sum(n for _, n in pairs))
 
 
-def judge(target: Target, rows: Iterable[Row]) -> Verdict:
+def judge(target: Target, rows: Sequence[Row]) -> Verdict:
     """Mean and worst of the rows that belong to a target."""
     value = extra_memory if target.unit else ratio
     found = [
@@ -143,7 +145,12 @@ def judge(target: Target, rows: Iterable[Row]) -> Verdict:
     worst, _, at = max(found)
     # a difference has one row and may be negative
     mean = worst if target.unit else geometric_mean((v, n) for v, n, _ in found)
-    return Verdict(target, mean, worst, at, len(found), wanted)
+    disturbed = sum(
+        target.covers(row) and is_disturbed(row.get("others")) and target.theirs in row["times"]
+        for row in rows
+        if not target.unit
+    )
+    return Verdict(target, mean, worst, at, len(found), wanted, disturbed)
 
 
 def verdicts(rows: Sequence[Row]) -> list[Verdict]:
@@ -152,6 +159,6 @@ def verdicts(rows: Sequence[Row]) -> list[Verdict]:
 
 
 def exit_code(found: Iterable[Verdict], strict: bool) -> int:
-    """1 where ``strict`` and a target does not hold, or none was measured; else 0."""
-    holds = [verdict.holds for verdict in found if verdict.holds is not None]
+    """1 where ``strict`` and a target does not hold, is disturbed, or none was measured; else 0."""
+    holds = [v.holds and not v.disturbed for v in found if v.holds is not None]
     return int(strict and not (holds and all(holds)))

@@ -8,8 +8,21 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import about, arguments, call, cases, measure, report, results, run, tables, timing
+from benchmarks import (
+    about,
+    arguments,
+    call,
+    cases,
+    measure,
+    others,
+    report,
+    results,
+    run,
+    tables,
+    timing,
+)
 from benchmarks.cases import Case
+from benchmarks.measure import Sitting
 from benchmarks.picture import picture
 from benchmarks.shapes import NETWORKS, Shape
 from benchmarks.targets import (
@@ -53,6 +66,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(cases, "full", lambda *_: found)
     monkeypatch.setattr(cases, "quick", lambda *_: found)
+    monkeypatch.setattr(others, "STAT", Path("/none"))  # whatever else the machine does
 
 
 class TestCases:
@@ -91,7 +105,7 @@ class TestMeasure:
         layers = (*cases.HEADLINE, "floor", *cases.RELATIVES, *cases.POSITIONAL)
         case = Case("resnet50", Shape(32, 4, 4, 3), 2, mode, dtype, layout, True, layers)
         threads = torch.get_num_threads()
-        row = measure.row(case, measure.times(case, 0.001))
+        row = measure.row(case, [Sitting(measure.times(case, 0.001), None)])
         assert torch.get_num_threads() == threads
         assert row["times"].keys() == {*layers}
         assert all(t["min"] > 0 and t["rounds"] >= 3 for t in row["times"].values())
@@ -106,7 +120,7 @@ class TestMeasure:
     def test_a_training_step_keeps_its_runs(self) -> None:
         shape = Shape(3, 32, 32, 1)
         case = Case("resnet20", shape, 2, "step", "float32", "contiguous", True, cases.AGAINST_BN)
-        row = measure.row(case, measure.times(case, 1e-6))
+        row = measure.row(case, [Sitting(measure.times(case, 1e-6), None)])
         assert {len(runs) for runs in row["runs"].values()} == {measure.STEP_RUNS}
 
     def test_every_round_has_every_function(self) -> None:
@@ -114,6 +128,22 @@ class TestMeasure:
         found = timing.samples({n: lambda n=n: called.append(n) for n in "abc"}, 0, least=4)
         assert {name: len(t) for name, t in found.items()} == {"a": 4, "b": 4, "c": 4}
         assert timing.summary({"a": [1.0, 3.0, 2.0]})["a"] == {"min": 1, "median": 2, "rounds": 3}
+
+    def test_disturbed_passes_are_left_out(self) -> None:
+        case, quiet, busy = cases.full(2)[0], Sitting({"bgn": [1.0]}, 0.1), {"bgn": [9.0]}
+        row = measure.row(case, [Sitting(busy, 1.0), quiet])
+        assert (row["times"]["bgn"]["median"], row["others"], row["passes"]) == (1.0, 0.1, 1)
+        row = measure.row(case, [Sitting(busy, 1.0)] * 2)  # there is no better one
+        assert (row["times"]["bgn"]["median"], row["others"], row["passes"]) == (9.0, 1.0, 2)
+
+    def test_others_are_counted_where_the_system_tells(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        found = others.Others().cores()
+        assert found is None or found >= 0
+        monkeypatch.setattr(others, "STAT", tmp_path / "none")
+        assert others.Others().cores() is None
+        assert not others.is_disturbed(None)
 
     def test_layer_norm_is_positional_normalization(self) -> None:
         from benchmarks.rivals import LAYERS
@@ -172,6 +202,12 @@ class TestTargets:
     )
     def test_exit_code(self, bgn: float, strict: bool, code: int) -> None:
         assert exit_code(verdicts([made_up(bgn=bgn, bn=1)]), strict) == code
+
+    def test_a_disturbed_row_proves_nothing(self) -> None:
+        row = made_up(bgn=0.001, bn=1) | {"others": 1.0}
+        found = judge(AGAINST_BN, [row, made_up(8, bgn=0.4, bn=1)])
+        assert (found.disturbed, tables.holds(found)) == (1, "disturbed")
+        assert exit_code([found], strict=True) == 1
 
     def test_strict_wants_a_measurement(self) -> None:
         assert exit_code(verdicts([]), strict=True) == 1
@@ -349,7 +385,7 @@ def test_the_cost_of_a_call(
 @pytest.mark.slow
 def test_peak_memory() -> None:
     last = replace(cases.full(2)[-1], network="resnet20", N=2)
-    row = measure.row(last, measure.memory(last))
+    row = measure.row(last, [Sitting(measure.memory(last), None)])
     extra = extra_memory(row, "bgn", BN)
     assert extra is not None
     assert abs(extra) < 50
