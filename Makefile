@@ -81,11 +81,11 @@ docs: $(READY)  ## the documentation, into site/
 figures: $(READY)  ## draw the pictures of the documentation anew
 	$(VENV)/bin/python docs/figures/partitions.py
 
-bench-quick: $(READY)  ## headline ratios to torch's normalisers, within a minute
-	$(VENV)/bin/python -m benchmarks.run --quick
+bench-quick: $(READY)  ## which speed targets hold at batch 2 and 8, within a minute
+	$(VENV)/bin/python -m benchmarks.run --quick $(OPTIONS)
 
-bench: $(READY)  ## all ratios: table, JSON and picture in results/bench (about half an hour)
-	$(VENV)/bin/python -m benchmarks.run --out results/bench
+bench: $(READY)  ## which speed targets hold: table, JSON and picture, a quarter of an hour (make bench OPTIONS="--strict")
+	$(VENV)/bin/python -m benchmarks.run --out results/bench $(OPTIONS)
 
 info: $(READY)  ## versions, and which backend is at work
 	@$(VENV)/bin/python -m bgn

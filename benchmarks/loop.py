@@ -1,10 +1,11 @@
-"""What the laboratory's training loop costs beyond the network: at 2 images per step, little things add up.
+"""What the laboratory's training loop costs beyond the network; at 2 images per step it matters.
 
     python -m benchmarks.loop
 
-For each batch size, milliseconds per step of the bare network (forward, loss, backward, optimizer, on one batch again), of
-the whole loop (order, augmentation, normalisation, learning rate, accounting), and of the loader alone; in turns, the least of
-five. Then the images per second that are decoded from a folder of JPEGs of ImageNet's usual size.
+For each batch size, milliseconds per step of the network alone (forward, loss, backward, optimizer,
+always on the same batch), of the whole loop (order, augmentation, normalization, learning rate,
+accounting), and of the loader alone; in turns, the least of five. Then the images per second that
+are decoded from a folder of JPEGs of ImageNet's usual size.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def decoding(folder: Path, decoders: int) -> float:
 
 
 def photographs(folder: Path, count: int) -> None:
-    """JPEGs of 500x375 in two classes: smooth noise, which takes about as many bytes as a photograph."""
+    """Write JPEGs of 500x375 in two classes: smooth noise, about as many bytes as a photograph."""
     from PIL import Image
 
     draws = torch.Generator().manual_seed(0)
@@ -104,7 +105,8 @@ def main() -> None:
     """Print the tables."""
     torch.set_num_threads(1)  # as one of several runs side by side
     print(
-        "| batch | network, ms | loop, ms | loop / network | loader alone, images/s | images/s in training |"
+        "| batch | network, ms | loop, ms | loop / network | loader alone, images/s |"
+        " images/s in training |"
     )
     print("| --- | --- | --- | --- | --- | --- |")
     for size in (2, 8, 32):
@@ -112,16 +114,14 @@ def main() -> None:
         with loop.convolutions(recipe, data.load(recipe)):
             t = measure(recipe, IMAGES // size)
         rates = f"{size / t['loader']:.0f} | {size / t['loop']:.0f}"
-        print(
-            f"| {size} | {1e3 * t['network']:.2f} | {1e3 * t['loop']:.2f} | {t['loop'] / t['network']:.3f} | {rates} |"
-        )
+        times = f"{1e3 * t['network']:.2f} | {1e3 * t['loop']:.2f}"
+        print(f"| {size} | {times} | {t['loop'] / t['network']:.3f} | {rates} |")
     print("\n| processes that decode | images/s |\n| --- | --- |")
     with tempfile.TemporaryDirectory() as name:
         photographs(Path(name), 512)
         for decoders in (0, 1, 2):
-            print(
-                f"| {decoders or 'none: the training process'} | {decoding(Path(name), decoders):.0f} |"
-            )
+            who = decoders or "none: the training process"
+            print(f"| {who} | {decoding(Path(name), decoders):.0f} |")
 
 
 if __name__ == "__main__":

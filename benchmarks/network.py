@@ -1,99 +1,83 @@
-"""A whole training step of ResNet-50, BN against BGN: time, and memory at its peak."""
+"""A whole training step of a network with each normalizer: its time, and the peak of its memory.
+
+A step is forward, loss, backward and SGD. Its peak is taken in a process of its own:
+
+    python -m benchmarks.network resnet50 bgn 8
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.nn import functional as F
 
 import bgn
-from benchmarks.timing import interleaved
+from bgn_lab.models.resnet import resnet
+
+SIDE = {"resnet50": 224, "resnet20": 32}
+CLASSES = {"resnet50": 1000, "resnet20": 10}
+ROOT = Path(__file__).parent.parent
+PROCESSES = 3  # for a peak; their median counts
+# Each large tensor gets pages of its own, which are given back at once: without it, the peak would
+# also depend on how malloc cuts up what was freed, by tens of megabytes. glibc reads it at start.
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
-class Bottleneck(nn.Module):
-    """1x1, 3x3 with the stride, 1x1, and the shortcut around them."""
-
-    def __init__(self, inputs: int, width: int, stride: int, norm: Any) -> None:
-        super().__init__()
-        outputs = 4 * width
-        self.body = nn.Sequential(
-            nn.Conv2d(inputs, width, 1, bias=False), norm(width), nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, stride, 1, bias=False), norm(width), nn.ReLU(inplace=True),
-            nn.Conv2d(width, outputs, 1, bias=False), norm(outputs),
-        )  # fmt: skip
-        changes = stride != 1 or inputs != outputs
-        self.shortcut = (
-            nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
-            if changes
-            else nn.Identity()
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu_(self.body(x) + self.shortcut(x))
+def _norm(name: str, N: int) -> Callable[[int], nn.Module]:
+    norms: dict[str, Callable[[int], nn.Module]] = {
+        "bgn": lambda C: bgn.BatchGroupNorm2d(C, bgn.paper_groups(N)),
+        "nn.BatchNorm2d": nn.BatchNorm2d,
+        "no normalizer": lambda _: nn.Identity(),
+    }
+    return norms[name]
 
 
-def resnet50(norm: Any) -> nn.Sequential:
-    """ResNet-50 for 1000 classes with a normaliser: norm(C)."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
-        norm(64),
-        nn.ReLU(inplace=True),
-        nn.MaxPool2d(3, 2, 1),
-    ]
-    inputs = 64
-    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        for k in range(blocks):
-            layers.append(Bottleneck(inputs, width, stride if k == 0 else 1, norm))
-            inputs = 4 * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 1000))
-
-
-NORMS = {
-    "bn": nn.BatchNorm2d,
-    "bgn": lambda C: bgn.BatchGroupNorm2d(C, bgn.paper_groups(8)),
-    "no normaliser": lambda _: nn.Identity(),
-}
-
-
-def step(name: str, N: int = 8) -> Any:
-    """Forward, loss and backward on a batch of random images."""
+def step(network: str, name: str, N: int) -> Callable[[], None]:
+    """A training step on a batch of random images."""
     torch.manual_seed(0)
-    model, x, target = resnet50(NORMS[name]), torch.randn(N, 3, 224, 224), torch.randint(1000, (N,))
-    loss = nn.CrossEntropyLoss()
+    side, classes = SIDE[network], CLASSES[network]
+    model = resnet(network, _norm(name, N), classes)
+    x, target = torch.randn(N, 3, side, side), torch.randint(classes, (N,))
+    # a rate of 0: every step computes the same, however many there are
+    optimizer = torch.optim.SGD(model.parameters(), 0.0, 0.9, fused=True)
 
     def run() -> None:
-        loss(model(x), target).backward()
-        model.zero_grad(set_to_none=True)
+        torch.autograd.backward(F.cross_entropy(model(x), target))
+        optimizer.step()
+        optimizer.zero_grad()
 
     return run
 
 
 def high_water() -> float:
     """Megabytes at the peak of this process, so far."""
-    status = Path(
-        "/proc/self/status"
-    ).read_text()  # getrusage would give the peak of the process that started this one, too
+    # getrusage would also give the peak of the process that started this one
+    status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def peak(name: str) -> float:
-    """Megabytes at the peak of a training step, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.network", name]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-def compare(seconds: float) -> dict[str, Any]:
-    """Times and peak memory of each normaliser."""
-    times = interleaved({name: step(name) for name in NORMS}, seconds)
-    return {name: {**times[name], "peak megabytes": peak(name)} for name in NORMS}
+def peaks(network: str, name: str, N: int, processes: int = PROCESSES) -> list[float]:
+    """Megabytes at the peak of training steps, from several processes; none without /proc."""
+    if not Path("/proc/self/status").exists():
+        return []
+    command = [sys.executable, "-m", "benchmarks.network", network, name, str(N)]
+    settings: dict[str, Any] = {"env": {**os.environ, **MALLOC}, "cwd": ROOT, "text": True}
+    found = (
+        subprocess.run(command, capture_output=True, check=True, **settings)
+        for _ in range(processes)
+    )
+    return [float(process.stdout) for process in found]
 
 
 if __name__ == "__main__":
-    run = step(sys.argv[1])
+    run = step(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     for _ in range(2):
         run()
     print(high_water())

@@ -1,4 +1,4 @@
-"""What is measured against what: this library's layers, torch's, a compiled composite, and the floor."""
+"""The rivals: this library's layers, torch's, a compiled composite, and the floor."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import bgn
 from bgn import kernels
@@ -15,7 +16,10 @@ Step = Callable[[], Any]
 
 
 class Composite(nn.Module):
-    """BGN as one would write it in an afternoon, for torch.compile: statistics on a view, no running averages."""
+    """BGN as one would write it in an afternoon, for torch.compile.
+
+    Statistics on a view, no running averages.
+    """
 
     def __init__(self, C: int, G: int) -> None:
         super().__init__()
@@ -29,7 +33,7 @@ class Composite(nn.Module):
         return y * self.weight[:, None, None] + self.bias[:, None, None]
 
 
-class Reference(nn.Module):
+class Definition(nn.Module):
     """BGN by the definition."""
 
     def __init__(self, C: int, G: int) -> None:
@@ -42,24 +46,42 @@ class Reference(nn.Module):
         return y
 
 
-def layers(C: int, G: int, compiled: bool, reference: bool) -> dict[str, nn.Module]:
-    """Every layer for C channels; BGN with G groups."""
-    made: dict[str, nn.Module] = {
-        "bgn": bgn.BatchGroupNorm2d(C, G),
-        "bgn.GroupNorm(32)": bgn.GroupNorm(32, C),
-        "bgn IN": bgn.GroupNorm(C, C),
-        "bgn LN": bgn.GroupNorm(1, C),
-        "nn.BatchNorm2d": nn.BatchNorm2d(C),
-        "nn.InstanceNorm2d": nn.InstanceNorm2d(C, affine=True),
-        "nn.GroupNorm(1)": nn.GroupNorm(1, C),
-    }
-    if C % 32 == 0:
-        made["nn.GroupNorm(32)"] = nn.GroupNorm(32, C)
-    if reference:
-        made["bgn reference"] = Reference(C, G)
-    if compiled:
-        made["compiled composite"] = torch.compile(Composite(C, G), dynamic=False)  # type: ignore[assignment]
-    return made
+class LayerNorm(nn.Module):
+    """PN as torch has it: ``layer_norm`` across C, which is last in memory in channels_last."""
+
+    def __init__(self, C: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(C)), nn.Parameter(torch.zeros(C))
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = x.permute(0, 2, 3, 1)  # (N, C, H, W) -> (N, H, W, C)
+        y = F.layer_norm(last, last.shape[3:], self.weight, self.bias)
+        return y.permute(0, 3, 1, 2)
+
+
+def _compiled(C: int, G: int) -> nn.Module:
+    torch.compiler.reset()  # after a few shapes torch would stop compiling and run it eagerly
+    layer: Any = torch.compile(Composite(C, G), dynamic=False)
+    assert isinstance(layer, nn.Module)
+    return layer
+
+
+# name: a layer for C channels; G is BGN's number of groups
+LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
+    "bgn": lambda C, G: bgn.BatchGroupNorm2d(C, G),
+    "bgn.GroupNorm(32)": lambda C, _: bgn.GroupNorm(32, C),
+    "bgn IN": lambda C, _: bgn.GroupNorm(C, C),
+    "bgn LN": lambda C, _: bgn.GroupNorm(1, C),
+    "bgn PN": lambda C, _: bgn.PositionalNorm2d(C),
+    "bgn definition": Definition,
+    "nn.BatchNorm2d": lambda C, _: nn.BatchNorm2d(C),
+    "nn.GroupNorm(32)": lambda C, _: nn.GroupNorm(32, C),
+    "nn.GroupNorm(1)": lambda C, _: nn.GroupNorm(1, C),
+    "nn.InstanceNorm2d": lambda C, _: nn.InstanceNorm2d(C, affine=True),
+    "layer_norm": lambda C, _: LayerNorm(C),
+    "compiled composite": _compiled,
+}
+NEEDS_32 = ("bgn.GroupNorm(32)", "nn.GroupNorm(32)")  # groups of whole channels
 
 
 def training_step(layer: nn.Module, x: Tensor, gy: Tensor) -> Step:
@@ -88,7 +110,7 @@ def eval_step(layer: nn.Module, x: Tensor) -> Step:
 
 
 def floor(x: Tensor, gy: Tensor | None) -> Step:
-    """What must at least be moved: one x + 1, and in training one x + gy, each into a new tensor."""
+    """What must at least be moved: ``x + 1``, and in training ``x + gy``, into new tensors."""
 
     def step() -> None:
         x + 1

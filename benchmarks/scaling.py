@@ -1,4 +1,4 @@
-"""Time per element of BGN as the batch and the number of groups grow, on arrays beyond the caches."""
+"""Time per element of BGN as the batch and the number of groups grow, beyond the caches."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import bgn
 from benchmarks import rivals
 from benchmarks.timing import interleaved
 
-BY_BATCH = [
-    (2, 512),
-    (8, 128),
-    (32, 32),
-    (128, 8),
-]  # (N, C) of 56 x 56 maps: the same number of elements, 12.8 MB
+# (N, C) of 56 x 56 maps: the same number of elements, 12.8 MB
+BY_BATCH = [(2, 512), (8, 128), (32, 32), (128, 8)]
 GROUPS = [1, 4, 16, 64, 128, 512]
 
 
 def compare(seconds: float) -> dict[str, dict[str, float]]:
-    """Nanoseconds per element, forward and backward: by batch size at the paper's G, and by G at batch 8."""
+    """Nanoseconds per element, forward and backward.
+
+    By batch size N at the paper's G, and by G at batch 8.
+    """
     cases = {f"N = {N}": (N, C, bgn.paper_groups(N)) for N, C in BY_BATCH} | {
         f"G = {G}": (8, 128, G) for G in GROUPS
     }

@@ -1,6 +1,8 @@
-"""A step of architecture search: the laboratory's mixture against a straightforward one, and one path in place of the mixture.
+"""A step of architecture search: the laboratory's mixture against a straightforward one.
 
-python -m benchmarks.search --seconds 120 --out results/bench/search.json
+And one path in place of the mixture, as in MANAS:
+
+    python -m benchmarks.search --seconds 120 --out results/bench/search.json
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def _operation(name: str, C: int, stride: int, norm: AnyNorm) -> nn.Module:
 
 
 class StraightCell(nn.Module):
-    """Every edge applies every operation to its state, and adds up what they give times their weights."""
+    """Every edge applies every operation to its state and adds up the results times weights."""
 
     def __init__(
         self, enter0: nn.Module, enter1: nn.Module, C: int, reduces: bool, norm: AnyNorm
@@ -131,7 +133,7 @@ def main() -> None:
     """Compare."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "--seconds", type=float, default=120, help="for each normaliser (default: 120)"
+        "--seconds", type=float, default=120, help="for each normalizer (default: 120)"
     )
     parser.add_argument("--threads", type=int, help="of torch (default: one per core)")
     parser.add_argument("--out", type=Path, help="a JSON file")

@@ -1,4 +1,4 @@
-"""The inputs of the normalisers in the networks of the paper: (C, H, W) and how often it occurs."""
+"""The inputs of the normalizers in the networks of the paper: (C, H, W) and how often it occurs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """One normaliser input, ``count`` times in its network."""
+    """One normalizer input, ``count`` times in its network."""
 
     C: int
     H: int
@@ -23,7 +23,7 @@ def _square(C: int, side: int, count: int) -> Shape:
 
 
 NETWORKS: dict[str, list[Shape]] = {
-    # stride on the 3x3 convolution; 53 normalisers
+    # stride on the 3x3 convolution; 53 normalizers
     "resnet50": [
         _square(64, 112, 1),
         _square(64, 56, 6),
@@ -38,7 +38,7 @@ NETWORKS: dict[str, list[Shape]] = {
         _square(512, 7, 5),
         _square(2048, 7, 4),
     ],
-    # WRN-10-2 on 32x32 images; 7 normalisers
+    # WRN-10-2 on 32x32 images; 7 normalizers
     "wrn10-2": [_square(16, 32, 1), _square(32, 32, 2), _square(64, 16, 2), _square(128, 8, 2)],
     # the three widths of DARTS' evaluation network and its stem; each cell has many of them
     "darts": [_square(108, 32, 1), _square(36, 32, 1), _square(72, 16, 1), _square(144, 8, 1)],

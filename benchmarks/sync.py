@@ -1,9 +1,10 @@
-"""What statistics across processes cost: a training step of one layer, with and without, in several processes of this machine.
+"""What statistics across processes cost: a training step of one layer, with and without them.
 
     python -m benchmarks.sync
 
-Milliseconds of forward and backward, the median of many, in turns; the slowest process counts. With gloo and on the CPU, or
-with nccl where there is a device for each process: there nn.SyncBatchNorm runs too and is the rival.
+Milliseconds of forward and backward in several processes of this machine, the median of many, in
+turns; the slowest process counts. With gloo and on the CPU, or with nccl where there is a device
+for each process: there nn.SyncBatchNorm runs too and is the rival.
 """
 
 from __future__ import annotations

@@ -1,40 +1,69 @@
-"""Times of several functions in one run, interleaved, so that noise of the machine hits all of them alike.
+"""Times of several functions in one run, interleaved, so that noise hits all of them alike.
 
-Every turn begins with a call that is not timed: what another function left in the caches and in the allocator is not this one's.
+Every round gives each function one turn, in an order that is drawn anew: nobody always follows the
+same rival. A turn begins with a call that is not timed, because caches and allocator are as the
+rival before left them.
 """
 
 from __future__ import annotations
 
+import gc
+import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+SHORTEST = 2e-4  # seconds of a turn; a function that takes less is called several times
+
+
+def samples(
+    steps: Mapping[str, Callable[[], Any]], seconds: float, least: int = 7, seed: int = 0
+) -> dict[str, list[float]]:
+    """Seconds per call of each function, one number per round.
+
+    Rounds go on for about ``seconds`` in all; there are at least ``least``.
+    """
+    calls = {}
+    for name, step in steps.items():
+        step()
+        begin = time.perf_counter()
+        step()
+        elapsed = max(time.perf_counter() - begin, 1e-7)
+        calls[name] = max(1, min(200, int(SHORTEST / elapsed)))
+    order, draws = list(steps), random.Random(seed)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    collects = gc.isenabled()
+    gc.disable()  # a collection would hit whoever is running
+    try:
+        end = time.perf_counter() + seconds
+        rounds = 0
+        while rounds < least or time.perf_counter() < end:
+            draws.shuffle(order)
+            for name in order:
+                step, n = steps[name], calls[name]
+                step()
+                begin = time.perf_counter()
+                for _ in range(n):
+                    step()
+                times[name].append((time.perf_counter() - begin) / n)
+            rounds += 1
+    finally:
+        if collects:
+            gc.enable()
+    return times
+
+
+def summary(times: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Minimum, median and number of the rounds of each function."""
+    return {
+        name: {"min": min(t), "median": statistics.median(t), "rounds": len(t)}
+        for name, t in times.items()
+    }
 
 
 def interleaved(
-    steps: dict[str, Callable[[], Any]], seconds: float, least: int = 4
+    steps: Mapping[str, Callable[[], Any]], seconds: float, least: int = 7
 ) -> dict[str, dict[str, float]]:
-    """Minimum and median seconds per call, from rounds in which every function has its turn, for about so long in all."""
-    names = list(steps)
-    calls = {}
-    for name in names:  # warm up, and repeat what is too short for the clock
-        steps[name]()
-        begin = time.perf_counter()
-        steps[name]()
-        calls[name] = max(1, min(200, int(2e-4 / max(time.perf_counter() - begin, 1e-7))))
-    times: dict[str, list[float]] = {name: [] for name in names}
-    end = time.perf_counter() + seconds
-    rounds = 0
-    while rounds < least or time.perf_counter() < end:
-        for name in names[rounds % len(names) :] + names[: rounds % len(names)]:
-            step, n = steps[name], calls[name]
-            step()
-            begin = time.perf_counter()
-            for _ in range(n):
-                step()
-            times[name].append((time.perf_counter() - begin) / n)
-        rounds += 1
-    return {
-        name: {"min": round(min(t), 9), "median": round(statistics.median(t), 9), "rounds": len(t)}
-        for name, t in times.items()
-    }
+    """The summary of :func:`samples`."""
+    return summary(samples(steps, seconds, least))
