@@ -2,11 +2,13 @@
 
 import copy
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import bgn
@@ -218,6 +220,41 @@ def test_recomputation_in_a_compiled_backward_pass_moves_nothing(backend: str) -
         assert p.grad is not None
         assert q.grad is not None
         assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-3)
+
+
+Transform = Callable[[Callable[[Tensor], Tensor]], Callable[[Tensor], Any]]
+TRANSFORMS: dict[str, Transform] = {
+    "grad": lambda f: torch.func.grad(lambda x: f(x).pow(3).sum()),
+    "grad-of-grad": lambda f: torch.func.grad(
+        lambda x: torch.func.grad(lambda z: f(z).pow(3).sum())(x).square().sum()
+    ),
+    "jvp": lambda f: lambda x: torch.func.jvp(f, (x,), (x.cos(),))[1],
+    "vmap": lambda f: lambda x: torch.vmap(f)(torch.stack([x, x.cos()])),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_inside_a_compiled_function(name: str) -> None:
+    layer = bgn.BatchGroupNorm2d(C, 2, track_running_stats=False).double()
+    transformed = TRANSFORMS[name](layer)
+    x = torch.randn(4, C, 3, 3, dtype=torch.float64)
+    torch.compiler.reset()
+    compiled = torch.compile(transformed, backend="aot_eager", fullgraph=True)
+    assert_close(compiled(x), transformed(x))
+
+
+def test_forward_mode_around_a_compiled_layer() -> None:
+    """A graph that was made before is not used for dual numbers, whose tangents it would lose."""
+    layer = bgn.BatchGroupNorm2d(C, 2, track_running_stats=False).double()
+    x = torch.randn(4, C, 3, 3, dtype=torch.float64)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    compiled(x)
+    tangents = []
+    for call in (layer, compiled):
+        with forward_ad.dual_level():
+            tangents.append(forward_ad.unpack_dual(call(forward_ad.make_dual(x, x.cos()))).tangent)
+    assert_close(*tangents)
 
 
 def test_a_negative_counter_is_an_error_before_anything_moves() -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._library.autograd import Info, make_autograd_impl
+from torch.autograd import forward_ad
 
 from bgn import checks
 from bgn.kernels import cpu, definition, plans
@@ -36,18 +37,30 @@ _LIBRARY.define(
 )
 
 
+def _is_transformed() -> bool:
+    return torch._C._are_functorch_transforms_active()
+
+
+# as torch.compiler.assume_constant_result, which would import the whole compiler; torch guards
+# every graph on the transforms that it was made under
+_is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def is_eligible(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, running: Running | None
 ) -> bool:
     """Whether a compiled graph gets the operator.
 
-    An exported graph does not, for it must run without this package.
+    An exported graph does not, for it must run without this package; nor one with transforms of
+    torch.func or forward-mode differentiation, which only the definition understands.
     """
     if (
         x.dtype not in TYPES
         or x.device.type != "cpu"
         or not hasattr(torch.compiler, "is_exporting")
         or torch.compiler.is_exporting()
+        or _is_transformed()
+        or forward_ad._current_level >= 0
     ):
         return False
     if running is not None and (running.mean.requires_grad or running.var.requires_grad):
