@@ -197,6 +197,24 @@ def test_a_layer_used_twice_in_a_graph(momentum: float | None, backend: str) -> 
     assert_same_steps(Twice(momentum), [torch.randn(4, 3, 8, 8)] * 2, backend, **loose)
 
 
+@pytest.mark.slow
+@COMPILER
+def test_inductor_copies_neither_the_feature_map_nor_the_statistics() -> None:
+    from torch._inductor.utils import fresh_cache, run_and_get_code
+
+    layer = Twice(0.1)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, fullgraph=True)
+    with fresh_cache():
+        _, code = run_and_get_code(lambda: compiled(torch.randn(4, 3, 8, 8)).sum().backward())
+    forward, backward = code
+    assert forward.count("torch.ops.bgn.normalize.default(") == 2
+    assert backward.count("torch.ops.bgn.normalize_backward.default(") == 2
+    assert "fused_normalize" not in forward  # the name of a copy to another layout
+    assert "fused_copy" not in forward
+    assert layer.norm.num_batches_tracked == 2
+
+
 @pytest.mark.parametrize(
     "backend", ["aot_eager", pytest.param("inductor", marks=[COMPILER, pytest.mark.slow])]
 )

@@ -25,15 +25,19 @@ from bgn.partition import Partition
 from bgn.running import Running
 
 _LIBRARY: Any = torch.library.Library("bgn", "DEF")  # type: ignore[no-untyped-call]
+# inductor need not copy x to the layout that it was traced with: any one will do
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 _OPTIONS = "SymInt B, SymInt G, bool whole_channels, float eps"
 _LIBRARY.define(
     "normalize(Tensor x, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean,"
     f" Tensor(b!)? running_var, Tensor(c!)? counter, float? momentum, {_OPTIONS})"
     " -> (Tensor y, Tensor mean, Tensor rstd)",
+    tags=_TAGS,
 )
 _LIBRARY.define(
     f"normalize_backward(Tensor gy, Tensor x, Tensor? weight, Tensor mean, Tensor rstd, {_OPTIONS})"
     " -> (Tensor gx, Tensor gw, Tensor gb)",
+    tags=_TAGS,
 )
 
 
