@@ -8,14 +8,19 @@ from torch import Tensor
 
 import bgn
 from bgn.kernels import cpu, definition
-from bgn.partition import slices
+from bgn.partition import channel_groups, slices
+from bgn.running import Running
 from tests import kernel_calls as fast
 from tests.tolerance import assert_close
 
 pytestmark = pytest.mark.skipif(not cpu.available(), reason=f"the cpu backend is {cpu.why_not}")
 
 
+UNTRACKED = (None,) * 4  # running mean and variance, counter, momentum
+
+
 def arguments(dtype: torch.dtype, layout: str, G: int, B: int, affine: bool) -> tuple[Any, ...]:
+    """Of the operator, from x to bias and from B to eps."""
     torch.manual_seed(0)
     x = torch.randn(4, 6, 5, 7).to(dtype)
     if layout == "last":
@@ -31,8 +36,11 @@ def arguments(dtype: torch.dtype, layout: str, G: int, B: int, affine: bool) -> 
 @pytest.mark.parametrize(("G", "B", "affine"), [(2, 1, True), (5, 1, False), (12, 4, True)])
 def test_opcheck(dtype: torch.dtype, layout: str, G: int, B: int, affine: bool) -> None:
     given = arguments(dtype, layout, G, B, affine)
-    torch.library.opcheck(torch.ops.bgn.normalize.default, given, rtol=2e-2, atol=2e-2)
-    y, mean, _, rstd = torch.ops.bgn.normalize(*given)
+    tracked = (torch.zeros(G), torch.ones(G), torch.tensor(3), 0.1 if affine else None)
+    for moved in (UNTRACKED, tracked):
+        told = (*given[:3], *moved, *given[3:])
+        torch.library.opcheck(torch.ops.bgn.normalize.default, told, rtol=2e-2, atol=2e-2)
+    y, mean, rstd = torch.ops.bgn.normalize(*told)
     plain = [
         t.detach() if isinstance(t, Tensor) else t
         for t in (torch.randn_like(y), *given[:2], mean, rstd)
@@ -52,7 +60,7 @@ def test_the_same_as_the_eager_path_to_the_bit(dtype: torch.dtype, layout: str) 
             weight, bias = (t.detach().double().requires_grad_() for t in (weight, bias))
         part = slices(4, 6, 35, G, B)
         y = (
-            torch.ops.bgn.normalize(x, weight, bias, B, G, False, eps)[0]
+            torch.ops.bgn.normalize(x, weight, bias, *UNTRACKED, B, G, False, eps)[0]
             if op
             else fast.normalize(x, part, weight, bias, eps)
         )
@@ -93,17 +101,108 @@ def test_operators_refuse_what_does_not_fit() -> None:
         ((x, weight, None, 0, 2, True, 1e-5), "B=0 is not positive"),
         ((x, weight, None, 1, 7, True, 1e-5), "G=7 exceeds"),
         ((x, weight, None, 1, 211, False, 1e-5), "G=211 exceeds"),
+        ((x, weight, None, 1, 2, True, -1.0), "eps=-1.0 is out of range"),
         ((x, weight.double(), None, 1, 2, True, 1e-5), "weight has dtype torch.float64"),
     ]:
         with pytest.raises((ValueError, TypeError), match=words):
-            normalize(*wrong)
+            normalize(*wrong[:3], *UNTRACKED, *wrong[3:])
+
+
+def statistics(size: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.zeros(size, dtype=dtype), torch.ones(size, dtype=dtype), torch.tensor(2)
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.0, 1.0, None])
+@pytest.mark.parametrize(("G", "B", "entries"), [(2, 1, 2), (2, 2, 6), (5, 2, 5)])
+def test_running_statistics_move_as_in_eager_mode(
+    momentum: float | None, G: int, B: int, entries: int
+) -> None:
+    x, weight, bias, *_, whole, eps = arguments(torch.float32, "contiguous", G, B, affine=True)
+    part = channel_groups(4, 6, 35, G, B) if whole else slices(4, 6, 35, G, B)
+    moved, expected = statistics(entries), statistics(entries)
+    before = [t._version for t in moved]
+    torch.ops.bgn.normalize(x, weight, bias, *moved, momentum, B, G, whole, eps)
+    mean, var, counter = expected
+    fast.normalize(x, part, weight, bias, eps, Running(mean, var, momentum, counter))
+    assert all(torch.equal(a, b) for a, b in zip(moved, expected, strict=True))
+    assert [t._version for t in moved] == [v + 1 for v in before]  # autograd was told
+
+
+def test_running_statistics_that_c_cannot_write_to_move_too() -> None:
+    x = torch.randn(4, 6, 5, 7).bfloat16()
+    mean, var, counter = statistics(4, torch.bfloat16)
+    small = torch.tensor(2, dtype=torch.int32)
+    torch.ops.bgn.normalize(x, None, None, mean[::2], var[::2], small, None, 1, 2, True, 1e-5)
+    exact = statistics(2)
+    running = Running(exact[0], exact[1], None, counter)
+    definition.normalize(x.float(), slices(4, 6, 35, 2), None, None, 1e-5, running)
+    assert_close(mean[::2], exact[0], torch.bfloat16)
+    assert_close(var[::2], exact[1], torch.bfloat16)
+    assert small == 3
+
+
+def test_an_empty_batch_is_counted_and_moves_nothing() -> None:
+    mean, var, counter = statistics(2)
+    x = torch.empty(0, 6, 5, 7, requires_grad=True)
+    y, *_ = torch.ops.bgn.normalize(x, None, None, mean, var, counter, 0.1, 1, 2, True, 1e-5)
+    y.sum().backward()
+    assert y.shape == x.shape
+    assert (mean.tolist(), var.tolist(), counter.item()) == ([0, 0], [1, 1], 3)
+
+
+def test_operators_refuse_running_statistics_that_do_not_fit() -> None:
+    mean, var, counter = statistics(2)
+    big, one = torch.randn(4, 6, 5, 7), torch.randn(1, 6, 1, 1)
+    per_channel = statistics(6)[:2]
+    grad = mean.clone().requires_grad_()
+    for x, moved, momentum, options, words in [
+        (big, (mean, None, counter), 0.1, (2, True), "expected both, or neither"),
+        (big, (None, None, counter), 0.1, (2, True), "expected both, or neither"),
+        (big, (mean, var[:1], counter), 0.1, (2, True), r"running_var has shape \(1,\)"),
+        (big, (*per_channel, None), 0.1, (5, False), r"shape \(6,\); expected \(5,\)"),
+        (
+            big,
+            (mean.double(), var, counter),
+            0.1,
+            (2, True),
+            "running_mean has dtype torch.float64",
+        ),
+        (big, (mean, grad, counter), 0.1, (2, True), "running_var.requires_grad=True"),
+        (big, (mean, var, torch.zeros(2).long()), 0.1, (2, True), "expected one integer"),
+        (big, (mean, var, torch.tensor(0.5)), 0.1, (2, True), "expected one integer"),
+        (big, (mean, var, counter), 1.5, (2, True), "momentum=1.5 is out of range"),
+        (big, (mean, var, torch.tensor(-3)), None, (2, True), "counter of batches below 0"),
+        (one, (*per_channel, counter), 0.1, (6, True), "leaves 1 value per statistic"),
+        (one[:0], (mean[:1], var[:1], counter), 0.1, (2, True), r"running_mean has shape \(1,\)"),
+    ]:
+        with pytest.raises((ValueError, TypeError, RuntimeError), match=words):
+            torch.ops.bgn.normalize(x, None, None, *moved, momentum, 1, *options, 1e-5)
+    assert (mean.tolist(), var.tolist(), counter.item()) == ([0, 0], [1, 1], 2)
+
+
+def test_saved_tensor_hooks_see_what_a_call_of_the_operator_saves() -> None:
+    x, weight, bias, *rest = arguments(torch.float64, "contiguous", 2, 1, affine=True)
+    weight, bias = weight.double(), bias.double()
+    expected = torch.autograd.grad(
+        torch.ops.bgn.normalize(x, weight, bias, *UNTRACKED, *rest)[0].pow(3).sum(), x
+    )[0]
+    packed: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tensor)
+        return tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = torch.ops.bgn.normalize(x, weight, bias, *UNTRACKED, *rest)[0]
+    assert [tuple(t.shape) for t in packed] == [(4, 6, 5, 7), (6,), (1, 2), (1, 2)]
+    assert_close(torch.autograd.grad(y.pow(3).sum(), x)[0], expected)
 
 
 def test_operators_refuse_freed_memory() -> None:
     x = torch.randn(4, 6, 5, 7)
     x.untyped_storage().resize_(0)
     with pytest.raises(RuntimeError, match="dense tensors"):
-        torch.ops.bgn.normalize(x, None, None, 1, 2, True, 1e-5)
+        torch.ops.bgn.normalize(x, None, None, *UNTRACKED, 1, 2, True, 1e-5)
 
 
 @pytest.mark.parametrize(("G", "whole"), [(2, True), (5, False)])
@@ -113,7 +212,7 @@ def test_operators_can_be_differentiated_twice(G: int, whole: bool) -> None:
     weight, bias = (torch.randn(6, dtype=torch.float64, requires_grad=True) for _ in range(2))
 
     def call(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return torch.ops.bgn.normalize(x, weight, bias, 1, G, whole, 1e-5)[0]  # type: ignore
+        return torch.ops.bgn.normalize(x, weight, bias, *UNTRACKED, 1, G, whole, 1e-5)[0]  # type: ignore
 
     assert torch.autograd.gradcheck(call, (x, weight, bias))
     assert torch.autograd.gradgradcheck(call, (x, weight, bias))

@@ -121,11 +121,12 @@ def normalize(
     if running is not None:
         checks.statistics(x, part, running.mean, running.var, moving=True)
         refuse_freed(running_mean=running.mean, running_var=running.var)
-    if x.is_mkldnn:
+    if torch.compiler.is_compiling():
+        if _fast and graph.is_eligible(x, weight, bias, running):
+            return graph.normalize(x, part, weight, bias, eps, running)
+    elif x.is_mkldnn:  # a question that would leave a node in a compiled graph
         dense = normalize(x.to_dense(), plan, weight, bias, eps, running)
         return dense.to_mkldnn()
-    if _fast and torch.compiler.is_compiling() and graph.is_eligible(x, weight, bias):
-        return graph.normalize(x, part, weight, bias, eps, running)
     per_sample = part.B == part.N and part.C % part.G == 0 and running is None
     if per_sample and plan.smallest_count > 1:
         return torch.nn.functional.group_norm(x, part.G, weight, bias, eps)  # fused on any device
@@ -149,7 +150,7 @@ def normalize_with(
     checks.affine(x, plan.part.C, weight, bias)
     checks.statistics(x, plan.part, mean, var)
     refuse_freed(input=x, weight=weight, bias=bias, running_mean=mean, running_var=var)
-    if x.is_mkldnn:
+    if not torch.compiler.is_compiling() and x.is_mkldnn:
         dense = normalize_with(x.to_dense(), plan, mean, var, weight, bias, eps)
         return dense.to_mkldnn()
     return definition.normalize_with(x, plan.part, mean, var, weight, bias, eps)

@@ -1,46 +1,73 @@
 """The C core as registered operators: a compiled graph has one node forward and one backward.
 
-They are functional, as torch.library wants operators with derivatives to be: statistics are
-returned, and the caller moves the running ones. In eager mode a plain call is cheaper
+``bgn::normalize`` moves running statistics and their counter itself, as torch's batch_norm does, so
+that a graph needs no nodes for them. AOTAutograd makes such an operator functional and inductor
+makes it in-place again; nothing is copied. In eager mode a plain call is cheaper
 (:mod:`bgn.kernels.cpu`); both run the same C code.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._library.autograd import Info, make_autograd_impl
+from torch.autograd import forward_ad
 
 from bgn import checks
-from bgn.kernels import cpu, definition
+from bgn.kernels import cpu, definition, plans
 from bgn.kernels.eligible import is_plain
 from bgn.kernels.library import TYPES
-from bgn.kernels.plans import Plan, plan
-from bgn.moments import Moments
+from bgn.kernels.plans import Cut, Plan
 from bgn.partition import Partition
-from bgn.running import Running, update
+from bgn.running import Running
 
 _LIBRARY: Any = torch.library.Library("bgn", "DEF")  # type: ignore[no-untyped-call]
-_PARTITION = "SymInt B, SymInt G, bool whole_channels, float eps"
+# inductor need not copy x to the layout that it was traced with: any one will do
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
+_OPTIONS = "SymInt B, SymInt G, bool whole_channels, float eps"
 _LIBRARY.define(
-    f"normalize(Tensor x, Tensor? weight, Tensor? bias, {_PARTITION})"
-    " -> (Tensor y, Tensor mean, Tensor var, Tensor rstd)"
+    "normalize(Tensor x, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean,"
+    f" Tensor(b!)? running_var, Tensor(c!)? counter, float? momentum, {_OPTIONS})"
+    " -> (Tensor y, Tensor mean, Tensor rstd)",
+    tags=_TAGS,
 )
 _LIBRARY.define(
-    f"normalize_backward(Tensor gy, Tensor x, Tensor? weight, Tensor mean, Tensor rstd,"
-    f" {_PARTITION}) -> (Tensor gx, Tensor gw, Tensor gb)"
+    f"normalize_backward(Tensor gy, Tensor x, Tensor? weight, Tensor mean, Tensor rstd, {_OPTIONS})"
+    " -> (Tensor gx, Tensor gw, Tensor gb)",
+    tags=_TAGS,
 )
 
 
-def is_eligible(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether a compiled graph gets the operator; an exported one needs nothing of this package."""
+def _is_transformed() -> bool:
+    return torch._C._are_functorch_transforms_active()
+
+
+# as torch.compiler.assume_constant_result, which would import the whole compiler; torch guards
+# every graph on the transforms that it was made under
+_is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def is_eligible(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running: Running | None
+) -> bool:
+    """Whether a compiled graph gets the operator.
+
+    An exported graph does not, for it must run without this package; nor one with transforms of
+    torch.func or forward-mode differentiation, which only the definition understands.
+    """
     if (
         x.dtype not in TYPES
         or x.device.type != "cpu"
         or not hasattr(torch.compiler, "is_exporting")
         or torch.compiler.is_exporting()
+        or _is_transformed()
+        or forward_ad._current_level >= 0
     ):
+        return False
+    if running is not None and (running.mean.requires_grad or running.var.requires_grad):
         return False
     dtypes = {t.dtype for t in (weight, bias) if t is not None}
     return len(dtypes) < 2 and dtypes <= {x.dtype, definition.wide_dtype(x)}
@@ -55,22 +82,37 @@ def normalize(
     running: Running | None,
 ) -> Tensor:
     """See :func:`bgn.kernels.definition.normalize`."""
-    y, mean, var, _ = torch.ops.bgn.normalize(
-        x, weight, bias, part.B, part.G, part.whole_channels, eps
-    )
+    moved: Any = (None,) * 4
     if running is not None:
-        count = definition.count(part, mean)
-        update(running, Moments(count, mean, var * count))
-    return y  # type: ignore[no-any-return]
+        moved = running.mean, running.var, running.counter, running.momentum
+    options = part.B, part.G, part.whole_channels, eps
+    y: Tensor = torch.ops.bgn.normalize(x, weight, bias, *moved, *options)[0]
+    return y
 
 
-def _plan(x: Tensor, B: int, G: int, whole_channels: bool) -> Plan:
-    """The plan for the arguments of an operator, which may come from anywhere."""
-    checks.feature_map(x)
-    checks.positive_int("B", B)
-    if (x.shape[1] if whole_channels else x[0].numel()) < G:
-        raise ValueError(f"G={G} exceeds what there is to group in an input of {tuple(x.shape)}")
-    return plan(_whole if whole_channels else _features, x, G, B)
+class Options(NamedTuple):
+    """The last arguments of both operators: a partition, whose sizes are those of x, and eps."""
+
+    B: int
+    G: int
+    whole_channels: bool
+    eps: float
+
+    @property
+    def cut(self) -> Cut:
+        return _whole if self.whole_channels else _features
+
+    def partition(self, x: Tensor) -> Partition:
+        return self.cut(x.shape[0], x.shape[1], math.prod(x.shape[2:]), self.G, self.B)
+
+    def plan(self, x: Tensor) -> Plan:
+        """The plan for an x with elements, checked: an operator's arguments come from anywhere."""
+        checks.positive_int("B", self.B)
+        checks.eps(self.eps)
+        if (x.shape[1] if self.whole_channels else math.prod(x.shape[1:])) < self.G:
+            shape = tuple(x.shape)
+            raise ValueError(f"G={self.G} exceeds what there is to group in an input of {shape}")
+        return plans.plan(self.cut, x, self.G, self.B)
 
 
 def _whole(N: int, C: int, P: int, G: int, B: int) -> Partition:
@@ -81,77 +123,99 @@ def _features(N: int, C: int, P: int, G: int, B: int) -> Partition:
     return Partition(N, C, P, B, G, whole_channels=False)
 
 
-def _readable(x: Tensor, found: Plan, **vectors: Tensor | None) -> Tensor:
+def _running(
+    x: Tensor,
+    options: Options,
+    mean: Tensor | None,
+    var: Tensor | None,
+    counter: Tensor | None,
+    momentum: float | None,
+) -> Running | None:
+    """The running statistics that are to be moved, checked, or None."""
+    if mean is None and var is None and counter is None:
+        return None
+    if mean is None or var is None:
+        raise ValueError("a running statistic is None; expected both, or neither and no counter")
+    for name, value in ("running_mean", mean), ("running_var", var):
+        if value.requires_grad:
+            raise ValueError(f"{name}.requires_grad=True; expected False")
+    if counter is not None and (counter.numel() != 1 or counter.dtype.is_floating_point):
+        raise ValueError(f"counter is {counter.dtype} {tuple(counter.shape)}; expected one integer")
+    checks.momentum(momentum)
+    part = options.partition(x)
+    checks.statistics(x, part, mean, var, moving=True)
+    if x.numel() > 0 and part.smallest_count == 1:
+        raise ValueError(f"x of shape {tuple(x.shape)} leaves 1 value per statistic of G={part.G}")
+    return Running(mean, var, momentum, counter)
+
+
+def _readable(x: Tensor, plan: Plan, **vectors: Tensor | None) -> Tensor:
     """x, where C may read it and the vectors; else an error."""
     for name, vector in vectors.items():
-        checks.vector(name, vector, found.part.C, "channel")
+        checks.vector(name, vector, plan.part.C, "channel")
         if vector is not None and vector.dtype not in (x.dtype, definition.wide_dtype(x)):
             raise TypeError(f"{name} has dtype {vector.dtype}; expected {x.dtype} or float32")
-    readable = x.contiguous(memory_format=found.layout)
-    if not cpu.is_eligible(readable, found, *vectors.values()):
+    readable = x.contiguous(memory_format=plan.layout)
+    if not cpu.is_eligible(readable, plan, *vectors.values()):
         raise RuntimeError("bgn operators need dense tensors on the CPU, outside of transforms")
     return readable
+
+
+def _like(x: Tensor, result: Tensor) -> Tensor:
+    """The result with x's strides, which the caller was promised."""
+    return result if result.stride() == x.stride() else torch.empty_like(x).copy_(result)
 
 
 def _normalize(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    B: int,
-    G: int,
-    whole_channels: bool,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if x.numel() == 0:
-        return _fake_normalize(x, weight, bias, B, G, whole_channels, eps)
-    found = _plan(x, B, G, whole_channels)
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    counter: Tensor | None,
+    momentum: float | None,
+    *numbers: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    checks.feature_map(x)
+    options = Options(*numbers)
+    plan = None if x.numel() == 0 else options.plan(x)
+    running = _running(x, options, running_mean, running_var, counter, momentum)
+    if plan is None:  # an empty batch counts, and changes nothing else
+        if counter is not None:
+            counter.add_(1)
+        return _fake_normalize(x, *[None] * 6, *numbers)
     weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
-    readable = _readable(x, found, weight=weight, bias=bias)
-    core = cpu.core_of(found)
-    y, stats = cpu.forward(readable, weight, bias, core, eps, None)
-    mean, var, rstd = (
-        t.clone() for t in torch.frombuffer(stats, dtype=core.statistics).view(3, B, G)
-    )
-    if y.stride() != x.stride():  # as the caller was promised
-        y = torch.empty_like(x).copy_(y)
-    return y, mean, var, rstd
+    readable = _readable(x, plan, weight=weight, bias=bias)
+    core = cpu.core_of(plan)
+    y, stats = cpu.forward(readable, weight, bias, core, options.eps, running)
+    mean, _, rstd = torch.frombuffer(stats, dtype=core.statistics).view(3, options.B, options.G)
+    return _like(x, y), mean.clone(), rstd.clone()
 
 
-def _fake_normalize(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    B: int,
-    G: int,
-    whole_channels: bool,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    mean, var, rstd = (x.new_zeros(B, G, dtype=definition.wide_dtype(x)) for _ in range(3))
-    return torch.empty_like(x), mean, var, rstd
+def _fake_normalize(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    options = Options(*rest[-4:])
+    shape, dtype = (options.B, options.G), definition.wide_dtype(x)
+    mean, rstd = (x.new_zeros(shape, dtype=dtype) for _ in range(2))
+    return torch.empty_like(x), mean, rstd
 
 
 def _normalize_backward(
-    gy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    rstd: Tensor,
-    B: int,
-    G: int,
-    whole_channels: bool,
-    eps: float,
+    gy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, *numbers: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     if gy.shape != x.shape or gy.dtype is not x.dtype:
         raise ValueError(
             f"gy is {gy.dtype} {tuple(gy.shape)}; expected {x.dtype} {tuple(x.shape)}, as x"
         )
     if x.numel() == 0:
-        return _fake_normalize_backward(gy, x, weight, mean, rstd, B, G, whole_channels, eps)
-    found = _plan(x, B, G, whole_channels)
+        return _fake_normalize_backward(gy, x, weight)
+    checks.feature_map(x)
+    options = Options(*numbers)
+    plan = options.plan(x)
     weight = None if weight is None else weight.contiguous()
-    readable = _readable(x, found, weight=weight, bias=None)
-    gy = gy.contiguous(memory_format=found.layout)
-    core = cpu.core_of(found)
+    readable = _readable(x, plan, weight=weight, bias=None)
+    gy = gy.contiguous(memory_format=plan.layout)
+    core = cpu.core_of(plan)
+    B, G = options.B, options.G
     for name, t in ("mean", mean), ("rstd", rstd):
         if t.shape != (B, G) or t.dtype is not core.statistics:
             raise ValueError(f"{name} is {t.dtype} {tuple(t.shape)}; expected ({B}, {G})")
@@ -159,35 +223,14 @@ def _normalize_backward(
     if not all(is_plain(t, t.numel()) for t in (gy, mean, rstd)):
         raise RuntimeError("bgn operators need dense tensors on the CPU, outside of transforms")
     affine = core.statistics if weight is None else weight.dtype
-    gx, gw, gb = cpu.backward(
-        gy,
-        readable,
-        weight,
-        core,
-        mean.data_ptr(),
-        rstd.data_ptr(),
-        (True, True, True),
-        affine,
-        frozen=False,
-    )
-    assert gx is not None
-    assert gw is not None
-    assert gb is not None
-    if gx.stride() != x.stride():
-        gx = torch.empty_like(x).copy_(gx)
-    return gx, gw, gb
+    addresses, needs = (mean.data_ptr(), rstd.data_ptr()), (True, True, True)
+    found: Any = cpu.backward(gy, readable, weight, core, *addresses, needs, affine, frozen=False)
+    gx, gw, gb = found
+    return _like(x, gx), gw, gb
 
 
 def _fake_normalize_backward(
-    gy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    rstd: Tensor,
-    B: int,
-    G: int,
-    whole_channels: bool,
-    eps: float,
+    gy: Tensor, x: Tensor, weight: Tensor | None, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     affine = definition.wide_dtype(x) if weight is None else weight.dtype
     gw, gb = (x.new_zeros(x.shape[1], dtype=affine) for _ in range(2))
@@ -195,33 +238,32 @@ def _fake_normalize_backward(
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    x, weight, bias, *ctx.partition = inputs
-    _, mean, var, rstd = output
+    x, weight, bias, *_ = inputs
+    _, mean, rstd = output
     ctx.save_for_backward(x, weight, mean, rstd)
-    ctx.has_bias = bias is not None
-    ctx.mark_non_differentiable(mean, var, rstd)
+    ctx.options, ctx.has_bias = Options(*inputs[-4:]), bias is not None
+    ctx.mark_non_differentiable(mean, rstd)
 
 
 def _derivative(ctx: Any, gy: Tensor, *_: Any) -> Any:
     x, weight, mean, rstd = ctx.saved_tensors
-    gx, gw, gb = torch.ops.bgn.normalize_backward(gy, x, weight, mean, rstd, *ctx.partition)
+    gx, gw, gb = torch.ops.bgn.normalize_backward(gy, x, weight, mean, rstd, *ctx.options)
     needs = True, weight is not None, ctx.has_bias
-    return *(g if n else None for g, n in zip((gx, gw, gb), needs, strict=True)), *[None] * 4
+    return *(g if n else None for g, n in zip((gx, gw, gb), needs, strict=True)), *[None] * 8
 
 
 def _setup_backward(ctx: Any, inputs: Any, output: Any) -> None:
-    gy, x, weight, _, _, *ctx.partition = inputs
+    gy, x, weight, *_ = inputs
     ctx.save_for_backward(gy, x, weight)
+    ctx.options = Options(*inputs[-4:])
 
 
 def _second_derivative(ctx: Any, *upstream: Tensor) -> Any:
     """By the definition, where mean and rstd are functions of x again."""
     gy, x, weight = ctx.saved_tensors
-    B, G, whole_channels, eps = ctx.partition
     again = torch.is_grad_enabled()  # whether somebody wants to differentiate once more
-    part = (_whole if whole_channels else _features)(len(x), x.shape[1], x[0, 0].numel(), G, B)
     with torch.enable_grad():
-        first = definition.gradients(gy, x, part, weight, eps)
+        first = definition.gradients(gy, x, ctx.options.partition(x), weight, ctx.options.eps)
         if weight is not None:
             first = first[0], first[1].to(weight.dtype), first[2].to(weight.dtype)
         wanted = [t for t in (gy, x, weight) if t is not None and t.requires_grad]
@@ -237,16 +279,22 @@ def _second_derivative(ctx: Any, *upstream: Tensor) -> Any:
     return *(of.get(id(t)) for t in (gy, x, weight)), *[None] * 6
 
 
+def _register(name: str, kernel: Any, fake: Any, setup: Any, derivative: Any) -> None:
+    """As torch.library does, whose register_autograd refuses operators that change an argument."""
+    operator = getattr(torch.ops.bgn, name).default
+    _LIBRARY.impl(name, kernel, "CPU")
+    register: Any = torch.library.register_fake
+    register(f"bgn::{name}", fake, lib=_LIBRARY)
+    differentiable = make_autograd_impl(operator, Info(derivative, setup))
+    _LIBRARY.impl(name, differentiable, "Autograd", with_keyset=True)
+
+
 if cpu.available():
-    _LIBRARY.impl("normalize", _normalize, "CPU")
-    _LIBRARY.impl("normalize_backward", _normalize_backward, "CPU")
-    register: Any = torch.library
-    register.register_fake("bgn::normalize", _fake_normalize, lib=_LIBRARY)
-    register.register_fake("bgn::normalize_backward", _fake_normalize_backward, lib=_LIBRARY)
-    register.register_autograd("bgn::normalize", _derivative, setup_context=_setup, lib=_LIBRARY)
-    register.register_autograd(
-        "bgn::normalize_backward",
+    _register("normalize", _normalize, _fake_normalize, _setup, _derivative)
+    _register(
+        "normalize_backward",
+        _normalize_backward,
+        _fake_normalize_backward,
+        _setup_backward,
         _second_derivative,
-        setup_context=_setup_backward,
-        lib=_LIBRARY,
     )
