@@ -26,7 +26,11 @@ from bgn.running import Running
 
 _LIBRARY: Any = torch.library.Library("bgn", "DEF")  # type: ignore[no-untyped-call]
 # inductor need not copy x to the layout that it was traced with: any one will do
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
+_TAGS = tuple(
+    getattr(torch.Tag, name)
+    for name in ("pt2_compliant_tag", "flexible_layout")
+    if hasattr(torch.Tag, name)  # older versions of torch do not know all of them
+)
 _OPTIONS = "SymInt B, SymInt G, bool whole_channels, float eps"
 _LIBRARY.define(
     "normalize(Tensor x, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean,"

@@ -27,6 +27,7 @@ enum {
     ROWS = 4,    /* rows of channels_last arrays that are summed in registers */
     STRIP = 4,   /* rows that are read side by side */
     BATCH = 256, /* cells whose sums are kept in lanes at a time */
+    LINE = 64,   /* bytes that are fetched from memory at a time */
 };
 
 /* Of n things, the first that is this thread's (k = 0), and the first after those (k = 1). A thread

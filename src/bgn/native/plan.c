@@ -13,6 +13,7 @@ enum {
     STREAM_BYTES = 16 << 20, /* of an output that is not in a cache any more when it is read.
                                 Asking the system is no use: virtual machines report the cache of
                                 the host. */
+    FETCH_BYTES = 4 << 20,   /* of an array that is not in the second-level cache */
     CHUNKS = 128,  /* chunks of a block, at most, with channels_last */
     PARTIALS = 64, /* partial sums of the channels' gradients, at most */
 };
@@ -122,6 +123,7 @@ bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, int type, i
     p->type = type, p->walk = walk, p->item_bytes = ITEM_BYTES[type], p->whole = whole;
     p->N = N, p->C = C, p->P = P, p->D = C * P, p->B = B, p->G = G, p->samples = N / B;
     p->streams = N * p->D * p->item_bytes >= STREAM_BYTES;
+    p->fetches = N * p->D * p->item_bytes >= FETCH_BYTES;
     if (walk == POSITIONAL) return plan_positional(p), p;
     if (walk == BY_ROWS) return plan_rows(p), p;
     i64 longest = walk == SLICED ? CELL : p->D, size = C + G + p->D / longest + 2;

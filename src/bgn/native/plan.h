@@ -36,6 +36,7 @@ typedef struct {
     i64 samples;          /* of a block */
     int whole;            /* whether groups are made of whole channels */
     int streams;          /* whether outputs are too large to be in a cache when they are read */
+    int fetches;          /* whether what is read next is worth asking for: it is in no near cache */
     bgn_cells cells;
     int32_t *channel;     /* (cells) */
     i64 chunk_size, chunks; /* samples (SLICED) or positions of a chunk; chunks of a block */
