@@ -6,7 +6,9 @@ have an entry per piece. What each operator reads and writes of x's size:
     moments           var_mean                                  reads x
     write             native_batch_norm, eval mode              reads x, writes y
     products          native_batch_norm_backward, eval mode     reads gy and x
-    write_gradient    native_batch_norm, then addcmul_          reads x, writes; reads both, writes
+    write_gradient    native_batch_norm, then addcmul_          reads x and gy, writes gx, twice
+
+In bfloat16 and float16 the last sweep is two addcmul, with a float32 tensor in between.
 """
 
 from __future__ import annotations
@@ -28,20 +30,23 @@ _backward: Any = torch.ops.aten.native_batch_norm_backward
 
 def mean_var(x: Tensor, pieces: Pieces, correction: int = 0) -> tuple[Tensor, Tensor]:
     """Mean and variance of every statistic, (B, G), in float32 at least."""
-    part, wide = pieces.part, WIDE[x.dtype]
-    if pieces.equal and x.dtype is wide:
-        if pieces.layout is torch.contiguous_format:
+    part, wide, device = pieces.part, WIDE[x.dtype], x.device.type
+    dense = pieces.layout is torch.contiguous_format
+    # var_mean rounds its results to x's dtype, and on the CPU it is not vectorized
+    is_slow = device == "cpu" and pieces.equal and dense
+    if (x.dtype is not wide and device in ("cpu", "cuda", "xpu")) or is_slow:
+        unused = torch.empty(2, x.shape[1], dtype=wide, device=x.device)
+        mean, var = torch.batch_norm_update_stats(x, unused[0], unused[1], 0.0)
+    elif x.dtype is wide and pieces.equal:
+        if dense:
             groups = x.view(part.B, part.block_size, part.G, -1)
         else:
             groups = x.view(1, part.N, part.G, -1, *x.shape[2:])  # in this layout too
         dims = [1, *range(3, groups.dim())]
         var, mean = torch.var_mean(groups, dims, correction=correction)
         return mean, var
-    if x.dtype is wide or x.device.type not in ("cpu", "cuda", "xpu"):
+    else:
         var, mean = torch.var_mean(x.to(wide), [0, *range(2, x.dim())], correction=0)
-    else:  # var_mean would round its results to x's dtype
-        unused = torch.zeros(2, x.shape[1], dtype=wide, device=x.device)
-        mean, var = torch.batch_norm_update_stats(x, unused[0], unused[1], 0.0)
     mean, var = pieces.merge(mean, var)
     return mean, var * bessel(pieces, var) if correction else var
 
@@ -92,8 +97,15 @@ def products(gy: Tensor, x: Tensor, of: Coefficients) -> Tensor:
 
 def write_gradient(gy: Tensor, x: Tensor, of: Coefficients, shift: Tensor, slope: Tensor) -> Tensor:
     """gx = gy * scale + xhat * slope + shift."""
-    gx = write(x, of.mean, of.var, slope, shift, 0.0)
-    return gx.addcmul_(gy, of.scale.view(-1, *[1] * (x.dim() - 2)))
+    scale = of.scale.view(-1, *[1] * (x.dim() - 2))
+    if x.dtype is WIDE[x.dtype]:
+        return write(x, of.mean, of.var, slope, shift, 0.0).addcmul_(gy, scale)
+    # rounded once: where the terms cancel, rounding one of them leaves nothing but error
+    slope = slope * of.rstd
+    shift = torch.addcmul(shift, slope, of.mean, value=-1)
+    slope, shift = (t.view(scale.shape) for t in (slope, shift))
+    wide = torch.addcmul(shift, x, slope)
+    return torch.addcmul(wide, gy, scale, out=torch.empty_like(x))
 
 
 def train(
