@@ -173,11 +173,15 @@ def backward(
     gx = None
     if needs[0]:
         # rstd is the same in a group: these are rstd times the sums of g and of g * xhat
-        per_group = pieces.sum_groups(sums * of.scale)
+        per_group = pieces.sum_groups(torch.stack(sums) * of.scale)
         shift, slope = pieces.spread_scaled(per_group, -1 / pieces.count(per_group))
         gx = pieces.restore(batch_norm.write_gradient(gy, x, of, shift, slope))
-    gb, gw = pieces.sum_channels(sums) if needs[1] or needs[2] else (None, None)
-    return gx, gw if needs[1] else None, gb if needs[2] else None
+    of_gy, of_product = sums
+    return (
+        gx,
+        pieces.sum_channels(of_product) if needs[1] else None,
+        pieces.sum_channels(of_gy) if needs[2] else None,
+    )
 
 
 def backward_frozen(
@@ -210,12 +214,10 @@ def _of_pieces(
     """The gradients where each piece's depends on that piece alone; see batch_norm.gradients."""
     w, _ = pieces.spread_channels(weight, None, WIDE[x.dtype])
     gx, gw, gb = batch_norm.gradients(gy, x, w, mean, var, rstd, (needs[0], needs[1] or needs[2]))
-    if (needs[1] or needs[2]) and not pieces.own:
-        gw, gb = pieces.sum_channels(torch.stack((gw, gb)))
     return (
         pieces.restore(gx) if needs[0] else None,
-        gw if needs[1] else None,
-        gb if needs[2] else None,
+        pieces.sum_channels(gw) if needs[1] else None,
+        pieces.sum_channels(gb) if needs[2] else None,
     )
 
 
@@ -354,11 +356,12 @@ def products(
     pieces = pieces_of(plan)
     of = batch_norm.coefficients(pieces, None, mean, rstd.pow(-2))
     sums = batch_norm.products(pieces.view(gy), pieces.view(x), of)
-    gb, gw = pieces.sum_channels(sums)
+    gb, gw = (pieces.sum_channels(t) for t in sums)
+    per_piece = torch.stack(sums)
     w, _ = pieces.spread_channels(weight, None, mean.dtype)
     if w is not None:
-        sums = sums * w
-    return pieces.sum_groups(sums), gw, gb
+        per_piece = per_piece * w
+    return pieces.sum_groups(per_piece), gw, gb
 
 
 def write_gradient(

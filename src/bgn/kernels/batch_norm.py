@@ -85,14 +85,14 @@ def coefficients(pieces: Pieces, weight: Tensor | None, mean: Tensor, var: Tenso
     return Coefficients(mean, var, rstd, scale.view(-1))
 
 
-def products(gy: Tensor, x: Tensor, of: Coefficients) -> Tensor:
-    """Sums of gy and of gy * xhat, (2, pieces)."""
+def products(gy: Tensor, x: Tensor, of: Coefficients) -> tuple[Tensor, Tensor]:
+    """Sums of gy and of gy * xhat."""
     # Which pair of statistics is read depends on the device. The weight must be there, but does not
     # change the sums. mps sums nothing unless it writes as well.
     mask = [x.device.type == "mps", True, True]
     args = of.mean, of.mean, of.var, of.mean, of.rstd, False, 0.0, mask
     _, of_product, of_gy = _backward(gy, x, *args)
-    return torch.stack((of_gy, of_product))
+    return of_gy, of_product
 
 
 def write_gradient(gy: Tensor, x: Tensor, of: Coefficients, shift: Tensor, slope: Tensor) -> Tensor:

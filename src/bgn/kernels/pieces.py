@@ -51,8 +51,13 @@ class Pieces:
         return x if self.own else x.view(self.part.N // self.rows, self.rows * self.K, -1)
 
     def restore(self, y: Tensor) -> Tensor:
-        """What ``view`` made of x, as an (N, C, ...) tensor in the layout of the plan."""
-        return y.view(self.plan.shape).contiguous(memory_format=self.plan.layout)
+        """What ``view`` made of x, as an (N, C, ...) tensor in the layout of the plan.
+
+        It is no view for autograd: callers change outputs in place.
+        """
+        if not self.own:
+            y = y.view(self.plan.shape).data
+        return y.contiguous(memory_format=self.plan.layout)
 
     def per_group(self, vector: Tensor) -> Tensor:
         """A vector of pieces as (..., B, n, G, K / G); for equal groups."""
@@ -60,8 +65,8 @@ class Pieces:
         return vector.view(*vector.shape[:-1], part.B, self.rows // part.B, part.G, -1)
 
     def per_channel(self, vector: Tensor) -> Tensor:
-        """A vector of pieces as (..., rows, C, K / C)."""
-        return vector.view(*vector.shape[:-1], self.rows, self.part.C, -1)
+        """A vector of pieces as (rows, C, K / C)."""
+        return vector.view(self.rows, self.part.C, -1)
 
     def expand(self, stats: Tensor) -> Tensor:
         """Statistics (..., B, G) as (..., B, n, G, K / G), without a copy; for equal groups."""
@@ -111,14 +116,15 @@ class Pieces:
         return sums[..., body].sum(-1) + sums[..., last] * has_last
 
     def sum_channels(self, sums: Tensor) -> Tensor:
-        """Sums per piece (..., pieces) as sums per channel (..., C)."""
-        return sums if self.own else self.per_channel(sums).sum((-3, -1))
+        """Sums per piece as sums per channel, (C,)."""
+        return sums if self.own else self.per_channel(sums).sum((0, 2))
 
     def merge(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of every statistic (B, G), from those of the pieces."""
         if self.equal:  # the law of total variance
-            between, mean = torch.var_mean(self.per_group(mean), (-3, -1), correction=0)
-            return mean, between + self.per_group(var).mean((-3, -1))
+            mean, var = self.per_group(mean), self.per_group(var)
+            between = mean.var((-3, -1), correction=0)  # var_mean's mean of infinity is NaN
+            return mean.mean((-3, -1)), between + var.mean((-3, -1))
         part = self.part
         mean, var = (t.view(part.B, -1, self.K) for t in (mean, var))
         between, mean = torch.var_mean(mean, 1, correction=0)
