@@ -1,6 +1,7 @@
 """Memory traffic of a training step, counted operator by operator: definition, aten, nn.BatchNorm2d.
 
-    python -m benchmarks.traffic
+    python -m benchmarks.traffic              # the table
+    python -m benchmarks.traffic --time       # and aten's time by the definition's, on the CPU
 
 Counted at torch's dispatcher, on the device "meta", which runs the operators of a GPU and has no
 numbers: whatever would wait for one, such as .item(), fails. bfloat16 is counted on the CPU, because
@@ -16,8 +17,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -26,7 +29,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bgn import kernels
+from benchmarks.rivals import training_step
+from benchmarks.timing import interleaved
+from bgn import BatchGroupNorm2d, kernels
 from bgn.kernels import aten
 from bgn.kernels.plans import Cut
 from bgn.partition import channel_groups, slices
@@ -235,5 +240,26 @@ def table() -> str:
     return "\n".join(lines)
 
 
+TIMED = [((8, 256, 28, 28), 16), ((2, 256, 56, 56), 1), ((32, 64, 56, 56), 64)]
+
+
+def time_ratio(shape: tuple[int, ...], G: int) -> float:
+    """Time of aten's training step by that of the definition on the CPU, minima of rounds."""
+    x, gy = torch.randn(2, *shape)
+    step = training_step(BatchGroupNorm2d(shape[1], G), x, gy)
+
+    def by(backend: str) -> None:
+        with kernels.use(backend):
+            step()
+
+    names = ("aten", "definition")
+    times = interleaved({name: partial(by, name) for name in names}, seconds=2.0)
+    return times["aten"]["min"] / times["definition"]["min"]
+
+
 if __name__ == "__main__":
     print(table())
+    if "--time" in sys.argv:
+        for shape, G in TIMED:
+            size = "x".join(str(n) for n in shape)
+            print(f"{size}, G = {G}: {time_ratio(shape, G):.2f}")

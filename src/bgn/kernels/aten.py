@@ -140,7 +140,11 @@ def _move(running: Running, pieces: Pieces, mean: Tensor, unbiased: Tensor) -> N
     batch = [t[0] if len(t) == 1 else t.mean(0) for t in (mean, unbiased)]  # (B, G) -> (G,)
     if len(kept[0]) != len(batch[0]):  # (G,) -> (C,)
         batch = [t.repeat_interleave(len(kept[0]) // len(t)) for t in batch]
-    torch._foreach_lerp_(kept, batch, running.momentum)
+    if running.momentum < 0.5:
+        torch._foreach_lerp_(kept, batch, running.momentum)
+    else:  # lerp computes batch - (batch - kept) * (1 - momentum) then: infinity would be NaN
+        torch._foreach_mul_(kept, 1 - running.momentum)
+        torch._foreach_add_(kept, batch, alpha=running.momentum)
     if running.counter is not None:
         running.counter.add_(1)
 
