@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import bgn
 from bgn import kernels
+from bgn.kernels import cpu
 from tests.tolerance import assert_close
 
 SHAPES: dict[int, tuple[int, ...]] = {1: (5,), 2: (5, 4), 3: (3, 4, 2)}
@@ -305,8 +306,9 @@ def test_a_synchronized_layer_tracks_nothing_where_it_is_told_so() -> None:
     assert norm._running(norm.running_mean, norm.running_var, norm.num_batches_tracked) is None
 
 
+@pytest.mark.skipif(not cpu.available(), reason=f"the cpu backend is {cpu.why_not}")
 def test_a_negative_counter_is_no_lack_of_memory() -> None:
     norm = bgn.BatchGroupNorm2d(8, 4, momentum=None)
     norm.num_batches_tracked.fill_(-3)
-    with pytest.raises(RuntimeError, match="counter of batches below 0"):
+    with kernels.use("cpu"), pytest.raises(RuntimeError, match="counter of batches below 0"):
         norm(torch.randn(2, 8, 4, 4))

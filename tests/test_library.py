@@ -82,8 +82,8 @@ def test_without_a_library_it_says_why(
     assert words in why
     monkeypatch.setattr(cpu, "_found", None)
     monkeypatch.setattr(cpu, "why_not", why)
-    monkeypatch.setattr(bgn.kernels, "BACKENDS", ("definition",))
-    assert bgn.kernels.choose("auto").name == "definition"
+    monkeypatch.setattr(bgn.kernels, "BACKENDS", ("aten", "definition"))
+    assert bgn.kernels.choose("auto").name == "aten"
     assert words in bgn.kernels.choose("auto").reason
     with pytest.raises(ValueError, match=f"BGN_BACKEND='cpu', but cpu is {words}"):
         bgn.kernels.choose("cpu")
@@ -120,9 +120,12 @@ def test_one_openmp_runtime_in_the_process() -> None:
     assert len(loaded) == 1, loaded
 
 
-@pytest.mark.parametrize(("variable", "warned"), [(None, True), ("definition", False)])
+@pytest.mark.parametrize(
+    ("variable", "backend", "warned"),
+    [(None, "aten", True), ("aten", "aten", False), ("definition", "definition", False)],
+)
 def test_a_missing_library_is_announced_once_unless_it_is_not_wanted(
-    variable: str | None, warned: bool
+    variable: str | None, backend: str, warned: bool
 ) -> None:
     code = (
         "import importlib.machinery; importlib.machinery.EXTENSION_SUFFIXES = []\n"
@@ -136,7 +139,7 @@ def test_a_missing_library_is_announced_once_unless_it_is_not_wanted(
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "definition"
+    assert done.stdout.strip() == backend
     assert done.stderr.count("the C core of bgn is missing") == warned
 
 

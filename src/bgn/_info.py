@@ -22,6 +22,7 @@ class Info:
     backends: tuple[str, ...]
     backend: str
     reason: str
+    devices: str
     node: str
 
     def __str__(self) -> str:
@@ -32,6 +33,7 @@ class Info:
             "platform": self.platform,
             "backends": ", ".join(self.backends),
             "chosen": f"{self.backend} ({self.reason})",
+            "devices": self.devices,
             "node": self.node,
         }
         return "\n".join(f"{name:<9} {value}" for name, value in rows.items())
@@ -40,7 +42,7 @@ class Info:
 
 
 def info() -> Info:
-    """Versions, the backends available, which backend and which autograd node are used and why.
+    """Versions, the backends available, which of them and which autograd node are used and why.
 
     >>> info().backend in info().backends
     True
@@ -53,5 +55,6 @@ def info() -> Info:
         backends=kernels.BACKENDS,
         backend=kernels.choice.name,
         reason=kernels.choice.reason,
+        devices=kernels.devices(),
         node=str(kernels.cpu.node_choice),
     )

@@ -23,15 +23,16 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from bgn import checks
-from bgn.kernels import definition, node
+from bgn.kernels import fallback, node
 from bgn.kernels.eligible import (
     PLAIN,
-    extent,
     is_plain,
     is_plain_vector,
     no_transform,
+    reaches,
     refuse_freed,
 )
+from bgn.kernels.fallback import Gradients
 from bgn.kernels.library import TYPES, CorePlan, Library, load
 from bgn.kernels.plans import Plan
 from bgn.moments import Moments
@@ -44,7 +45,6 @@ if _found is not None:
 
 _STATISTICS = {dtype: torch.promote_types(dtype, torch.float32) for dtype in TYPES}
 Given = tuple[Tensor, Tensor]  # mean and variance
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # of x, weight and bias
 
 
 def available() -> bool:
@@ -55,7 +55,7 @@ def available() -> bool:
 def is_eligible(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether the C code may read x, weight and bias."""
     part, dtype = plan.part, x.dtype
-    if not (plan.kept and dtype in _STATISTICS and _reaches(x, plan.numel)):
+    if not (plan.kept and dtype in _STATISTICS and reaches(x, plan.numel)):
         return False
     if weight is None:
         return bias is None or _is_readable(bias, part.C, dtype)
@@ -78,11 +78,6 @@ def are_readable(given: Given, x: Tensor, plan: Plan) -> bool:
 def _is_readable(vector: Tensor, size: int, dtype: torch.dtype) -> bool:
     own = vector.dtype
     return (own is dtype or own is _STATISTICS[dtype]) and is_plain_vector(vector, size)
-
-
-def _reaches(x: Tensor, numel: int) -> bool:
-    """Whether x is plain and its storage holds it; one with gaps or repetitions is copied first."""
-    return is_plain(x, numel) if x.is_contiguous() else is_plain(x, extent(x))
 
 
 def _are_writable(running: Running, core: CorePlan) -> bool:
@@ -301,40 +296,23 @@ def gradients(
     That may be anything: hooks change what was saved, and gradients may be batched, dual, negated
     or subclasses. ``stats`` is an address; 0 asks for the definition.
     """
-    if x.dtype is not core.dtype or x.shape != core.shape or x.device.type != "cpu":
-        raise RuntimeError(
-            f"a saved-tensor hook returned a {x.dtype} tensor of shape {tuple(x.shape)} on"
-            f" {x.device} for the input of a normalizer, which was a {core.dtype} tensor of"
-            f" shape {tuple(core.shape)} on cpu"
-        )
+    fallback.check_saved(x, core.dtype, core.shape, "cpu")
     affine = core.dtype if low else core.statistics
     if (
         stats
         and not torch.is_grad_enabled()
         and no_transform()
         and gy.dtype is x.dtype
-        and _reaches(gy, core.numel)
-        and _reaches(x, core.numel)
+        and reaches(gy, core.numel)
+        and reaches(x, core.numel)
         and (weight is None or (weight.dtype is affine and is_plain_vector(weight, core.part.C)))
     ):
         x = x.contiguous(memory_format=core.layout)
         gy = gy.contiguous(memory_format=core.layout)
         rstd = stats + 2 * core.step
         return backward(gy, x, weight, core, stats, rstd, needs, affine, frozen)
-    refuse_freed(gradient=gy, input=x, weight=weight)
-    with torch._C.DisableTorchFunctionSubclass():  # as backward passes in C++
-        if core.positional:
-            gx, gw, gb = definition.positional_gradients(gy, x, weight, eps)
-        elif frozen:
-            mean, var = given
-            gx, gw, gb = definition.gradients_with(gy, x, core.part, mean, var, weight, eps)
-        else:
-            gx, gw, gb = definition.gradients(gy, x, core.part, weight, eps)
-    return (
-        gx if needs[0] else None,
-        gw.to(affine) if needs[1] else None,
-        gb.to(affine) if needs[2] else None,
-    )
+    part = None if core.positional else core.part
+    return fallback.gradients(gy, x, part, given if frozen else None, weight, eps, affine, needs)
 
 
 def run(

@@ -1,13 +1,16 @@
 """Which tensors fast code may read: a whitelist.
 
 Fast code looks at memory, so it must know what the memory means. A tensor is *plain* if its type
-is ``Tensor`` or ``Parameter`` and its dispatch keys are exactly those of a dense CPU tensor. That
-rules out wrappers of torch.func and functionalization, lazy negations, lazy zeros, sparse,
-quantized and fake tensors, other devices, and whatever torch adds in the future. Everything that
-is not plain, or met while a transform is active, goes to :mod:`bgn.kernels.definition`.
+is ``Tensor`` or ``Parameter`` and its dispatch keys are exactly those of a dense tensor on its
+device. That rules out wrappers of torch.func and functionalization, lazy negations, lazy zeros,
+sparse, quantized and fake tensors, and whatever torch adds in the future. Everything that is not
+plain, or met while a transform is active, goes to :mod:`bgn.kernels.definition`. The C core asks
+for tensors that are plain on the CPU, which is what the functions take unless told otherwise.
 """
 
 from __future__ import annotations
+
+import functools
 
 import torch
 from torch import Tensor
@@ -17,18 +20,27 @@ from torch.autograd import forward_ad
 
 _keys = torch._C._dispatch_keys
 TYPES = (Tensor, torch.nn.Parameter)
+DEVICES = ("cpu", "cuda", "xpu", "mps", "meta")  # kinds of devices with torch's own kernels
 
 
-def _plain_keys() -> tuple[int, int]:
+Keys = tuple[int, int]  # of a dense tensor outside and inside inference mode
+
+
+@functools.cache
+def plain_keys(device_type: str) -> Keys:
+    """The dispatch keys of dense tensors on a kind of device that exists here.
+
+    Asked for only where ``no_transform()``: a mode would make other tensors.
+    """
     tensors = []
-    for mode in (False, True):  # whatever mode the package is imported in
+    for mode in (False, True):  # whatever mode this is called in
         with torch.inference_mode(mode):
-            tensors.append(torch.empty(0, device="cpu"))
+            tensors.append(torch.empty(0, device=device_type))
     dense, inference = (_keys(tensor).raw_repr() for tensor in tensors)
     return dense, inference
 
 
-PLAIN = _plain_keys()  # outside and inside inference mode
+PLAIN = plain_keys("cpu")
 
 
 def no_transform() -> bool:
@@ -45,14 +57,14 @@ def no_transform() -> bool:
     )
 
 
-def is_plain(tensor: Tensor, size: int) -> bool:
+def is_plain(tensor: Tensor, size: int, keys: Keys = PLAIN) -> bool:
     """Whether this is a plain tensor whose storage holds ``size`` elements from its first one on.
 
     Code that saves memory frees storages of tensors that still exist (``resize_(0)``).
     """
     return (
         type(tensor) in TYPES
-        and _keys(tensor).raw_repr() in PLAIN
+        and _keys(tensor).raw_repr() in keys
         and tensor.untyped_storage().nbytes() >= (tensor.storage_offset() + size) * tensor.itemsize
     )
 
@@ -63,6 +75,12 @@ def extent(tensor: Tensor) -> int:
     return 1 + sum((size - 1) * stride for size, stride in steps)
 
 
+def reaches(tensor: Tensor, numel: int, keys: Keys = PLAIN) -> bool:
+    """Whether this is a plain tensor of ``numel`` elements, all of them within its storage."""
+    size = numel if tensor.is_contiguous() else extent(tensor)
+    return is_plain(tensor, size, keys)
+
+
 def refuse_freed(**tensors: Tensor | None) -> None:
     """Raise an error for a plain tensor whose storage was freed: torch would read past its end."""
     if torch.compiler.is_compiling():
@@ -70,18 +88,21 @@ def refuse_freed(**tensors: Tensor | None) -> None:
     for name, tensor in tensors.items():
         if tensor is None or tensor.numel() == 0:
             continue
-        if is_plain(tensor, 0) and not is_plain(tensor, extent(tensor)):
+        keys = PLAIN
+        if type(tensor) in TYPES and tensor.device.type in DEVICES and no_transform():
+            keys = plain_keys(tensor.device.type)
+        if is_plain(tensor, 0, keys) and not is_plain(tensor, extent(tensor), keys):
             raise RuntimeError(
                 f"{name} of shape {tuple(tensor.shape)} has no memory: its storage was resized to"
                 f" {tensor.untyped_storage().nbytes()} bytes"
             )
 
 
-def is_plain_vector(tensor: Tensor, size: int) -> bool:
+def is_plain_vector(tensor: Tensor, size: int, keys: Keys = PLAIN) -> bool:
     """Whether this is a plain (size,) tensor without gaps."""
     return (
         tensor.numel() == size
         and tensor.dim() == 1
         and tensor.is_contiguous()
-        and is_plain(tensor, size)
+        and is_plain(tensor, size, keys)
     )

@@ -24,7 +24,8 @@ class Plan:
     """The partition of one shape, and what the kernels know about that shape in one layout.
 
     ``kept`` plans were made for a plain call: no compiler, no transform, no subclass. ``core`` and
-    ``node`` belong to the kernel that runs it (:mod:`bgn.kernels.cpu`), and are made on first use.
+    ``node`` belong to :mod:`bgn.kernels.cpu` and ``pieces`` to :mod:`bgn.kernels.aten`; each is
+    made when that kernel first runs the plan.
     """
 
     __slots__ = (
@@ -36,6 +37,7 @@ class Plan:
         "node",
         "numel",
         "part",
+        "pieces",
         "positional",
         "shape",
         "smallest_count",
@@ -57,6 +59,7 @@ class Plan:
         self.smallest_count = 0 if self.empty else part.smallest_count
         self.core: Any = None
         self.node: Any = None
+        self.pieces: Any = None
 
 
 def positions(N: int, C: int, P: int, G: int, B: int) -> Partition:

@@ -1,0 +1,55 @@
+"""The backward pass for tensors that are not plain: by the definition, whoever ran the forward.
+
+Autograd may hand back anything: hooks change what was saved, and gradients may be batched, dual,
+negated, subclasses, or wanted as differentiable functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bgn.kernels import definition
+from bgn.kernels.eligible import refuse_freed
+from bgn.partition import Partition
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # of x, weight and bias
+
+
+def check_saved(x: Tensor, dtype: torch.dtype, shape: torch.Size, device_type: str) -> None:
+    """Raise an error where a saved-tensor hook returned something else than the input."""
+    if x.dtype is not dtype or x.shape != shape or x.device.type != device_type:
+        raise RuntimeError(
+            f"a saved-tensor hook returned a {x.dtype} tensor of shape {tuple(x.shape)} on"
+            f" {x.device} for the input of a normalizer, which was a {dtype} tensor of"
+            f" shape {tuple(shape)} on {device_type}"
+        )
+
+
+def gradients(
+    gy: Tensor,
+    x: Tensor,
+    part: Partition | None,
+    given: Sequence[Tensor] | None,
+    weight: Tensor | None,
+    eps: float,
+    affine: torch.dtype,
+    needs: tuple[bool, ...],
+) -> Gradients:
+    """The gradients that are needed; ``part`` is None for PN, ``affine`` the parameters' dtype."""
+    refuse_freed(gradient=gy, input=x, weight=weight)
+    with torch._C.DisableTorchFunctionSubclass():  # as backward passes in C++
+        if part is None:
+            gx, gw, gb = definition.positional_gradients(gy, x, weight, eps)
+        elif given is not None:
+            mean, var = given
+            gx, gw, gb = definition.gradients_with(gy, x, part, mean, var, weight, eps)
+        else:
+            gx, gw, gb = definition.gradients(gy, x, part, weight, eps)
+    return (
+        gx if needs[0] else None,
+        gw.to(affine) if needs[1] else None,
+        gb.to(affine) if needs[2] else None,
+    )
