@@ -1,14 +1,15 @@
-"""Memory traffic of a training step, counted operator by operator: definition, aten, nn.BatchNorm2d.
+"""Memory traffic of a training step by the definition, by aten and by nn.BatchNorm2d, counted.
 
     python -m benchmarks.traffic              # the table
     python -m benchmarks.traffic --time       # and aten's time by the definition's, on the CPU
 
 Counted at torch's dispatcher, on the device "meta", which runs the operators of a GPU and has no
-numbers: whatever would wait for one, such as .item(), fails. bfloat16 is counted on the CPU, because
-its statistics come from an operator that "meta" lacks.
+numbers: whatever would wait for one, such as .item(), fails. bfloat16 is counted on the CPU,
+because its statistics come from an operator that "meta" lacks.
 
 - A *pass* is one read or one write of a tensor of x's size, in units of x's bytes: a float32 tensor
-  beside a bfloat16 x counts twice. A fused operator reads as often as its CUDA kernel does (REREADS).
+  beside a bfloat16 x counts twice. A fused operator reads as often as its CUDA kernel does
+  (REREADS).
 - A *launch* is an operator that computes: views and allocations are none.
 - *Kept* is what stays in memory for the backward pass, beyond x itself, in numbers.
 """
