@@ -230,12 +230,12 @@ def table() -> str:
     for case in CASES:
         old, new = count(case, "definition"), count(case, "aten")
         cells = [
-            f"{c[0]:g} + {c[1]:g}" for c in (old.passes, new.passes, old.launches, new.launches)
+            f"{c[0]:.3g} + {c[1]:.3g}" for c in (old.passes, new.passes, old.launches, new.launches)
         ]
         lines.append(f"| {case.name} | {' | '.join(cells)} | {new.kept} |")
     for dtype in (torch.float32, torch.bfloat16):
         found = count(Case("", 24, dtype=dtype), "torch")
-        cells = [f"{c[0]:g} + {c[1]:g}" for c in (found.passes, found.launches)]
+        cells = [f"{c[0]:.3g} + {c[1]:.3g}" for c in (found.passes, found.launches)]
         name = str(dtype).removeprefix("torch.")
         lines.append(f"| nn.BatchNorm2d, {name} | | {cells[0]} | | {cells[1]} | {found.kept} |")
     return "\n".join(lines)
