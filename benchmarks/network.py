@@ -19,15 +19,13 @@ from torch import nn
 from torch.nn import functional as F
 
 import bgn
+from benchmarks.allocator import GIVE_BACK
 from bgn_lab.models.resnet import resnet
 
 SIDE = {"resnet50": 224, "resnet20": 32}
 CLASSES = {"resnet50": 1000, "resnet20": 10}
 ROOT = Path(__file__).parent.parent
 PROCESSES = 3  # for a peak; their median counts
-# Each large tensor gets pages of its own, which are given back at once: without it, the peak would
-# also depend on how malloc cuts up what was freed, by tens of megabytes. glibc reads it at start.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
 def _norm(name: str, N: int) -> Callable[[int], nn.Module]:
@@ -68,7 +66,7 @@ def peaks(network: str, name: str, N: int, processes: int = PROCESSES) -> list[f
     if not Path("/proc/self/status").exists():
         return []
     command = [sys.executable, "-m", "benchmarks.network", network, name, str(N)]
-    settings: dict[str, Any] = {"env": {**os.environ, **MALLOC}, "cwd": ROOT, "text": True}
+    settings: dict[str, Any] = {"env": {**os.environ, **GIVE_BACK}, "cwd": ROOT, "text": True}
     found = (
         subprocess.run(command, capture_output=True, check=True, **settings)
         for _ in range(processes)

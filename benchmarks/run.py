@@ -9,7 +9,7 @@ Ratios below 1 mean that this library is faster. All times of a row come from on
 with the same threads. A full run goes over all rows three times: a burst of noise spoils one third
 of a row's rounds, and the median does not follow it. Passes in which other processes took the CPU
 are left out where a row has a better one; a target with a row that has none is called disturbed.
-Ctrl-C ends the run and reports what was measured.
+Memory is reused (:mod:`benchmarks.allocator`). Ctrl-C ends the run and reports what was measured.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from rich.console import Console
 
 from benchmarks import cases, measure, results, scaling, tables
 from benchmarks.about import about, describe, warning
+from benchmarks.allocator import reuse_memory
 from benchmarks.arguments import folder, seconds
 from benchmarks.cases import BATCH_SIZES, Case
 from benchmarks.others import Others
@@ -197,4 +198,5 @@ def report(found: results.Results, console: Console, out: Path | None) -> None:
 
 
 if __name__ == "__main__":
+    reuse_memory()
     sys.exit(main())
