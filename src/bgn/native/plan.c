@@ -10,12 +10,12 @@ enum {
                             second-level cache */
     TILE_MOST = 2097152, /* of one array in a tile of one group: it stays in a core's share of the
                             last-level cache */
-    STREAM_BYTES = 16 << 20, /* of an output that is not in a cache any more when it is read.
-                                Asking the system is no use: virtual machines report the cache of
-                                the host. */
-    FETCH_BYTES = 4 << 20,   /* of an array that is not in the second-level cache */
-    CHUNKS = 128,  /* chunks of a block, at most, with channels_last */
-    PARTIALS = 64, /* partial sums of the channels' gradients, at most */
+    STREAM_BYTES = 2 << 20, /* of an output that does not fit the second-level cache. Asking the
+                               system is no use: virtual machines report the cache of the host. */
+    FETCH_BYTES = 4 << 20,  /* of an array that has to be fetched from further away */
+    CHUNKS = 128,           /* chunks of a block, at most, with channels_last */
+    PARTIALS = 64,          /* partial sums of the channels' gradients, at most */
+    PARTIAL_ROWS = 16,      /* rows of channels that are worth partial sums of their own */
 };
 
 static const i64 ITEM_BYTES[] = {4, 8, 2, 2}; /* of an element, by type */
@@ -105,7 +105,9 @@ static void plan_positional(bgn_plan *p) {
     p->tiles = parts(p->P, p->tile_size), p->partials = least(PARTIALS, p->N * p->tiles);
 }
 
-static void plan_rows(bgn_plan *p) { p->partials = most(least(PARTIALS, p->N * p->P), 1); }
+static void plan_rows(bgn_plan *p) {
+    p->partials = most(least(PARTIALS, p->N * p->P / PARTIAL_ROWS), 1);
+}
 
 static i64 *integers(i64 n) { return malloc((size_t)n * sizeof(i64)); }
 
