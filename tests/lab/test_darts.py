@@ -51,7 +51,7 @@ def test_the_strongest_two_edges_of_each_node() -> None:
     assert list(cell) == expected
 
 
-@pytest.mark.parametrize("order", ["first", "second"])
+@pytest.mark.parametrize("order", ["first", pytest.param("second", marks=pytest.mark.slow)])
 def test_interrupted_it_ends_with_the_same_bits(order: Any, tmp_path: Path) -> None:
     whole, parts = same_bits(lambda: small(replace(TINY, order=order, limit=64)), tmp_path, (1, 1))
     assert parts["genotype"] == whole["genotype"]

@@ -31,7 +31,7 @@ TINY = ManasRecipe(
 )
 
 
-@pytest.mark.parametrize("credit", ["squares", "weights"])
+@pytest.mark.parametrize("credit", ["squares", pytest.param("weights", marks=pytest.mark.slow)])
 def test_interrupted_it_ends_with_the_same_bits(credit: Any, tmp_path: Path) -> None:
     whole, parts = same_bits(lambda: small(replace(TINY, credit=credit)), tmp_path, (1, 3))
     assert parts["genotype"] == whole["genotype"]

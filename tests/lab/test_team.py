@@ -345,7 +345,7 @@ def test_a_killed_run_of_images_in_folders_can_go_on_at_once(tmp_path: Path) -> 
             os.killpg(child.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(
     tmp_path: Path, processes: int
 ) -> None:
