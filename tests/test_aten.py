@@ -345,3 +345,31 @@ def test_the_choice_of_a_device() -> None:
         y = F.batch_group_norm(x, 2, training=True)
         assert type(y.grad_fn).__module__ == aten.__name__ or "_Normalize" in str(y.grad_fn)
     assert "aten" in bgn.info().backends
+
+
+@pytest.mark.parametrize("backend", ["aten", "definition"])
+def test_parameters_of_a_channels_last_input_without_gradient(backend: str) -> None:
+    """torch's group_norm ends the process in this backward pass."""
+    x = torch.randn(1, 6, 5, 5).contiguous(memory_format=torch.channels_last)
+    weight, bias = nn.Parameter(torch.rand(6)), nn.Parameter(torch.rand(6))
+    with kernels.use(backend):
+        y = F.batch_group_norm(x, 3, training=True, weight=weight, bias=bias)
+        found = torch.autograd.grad(y.square().sum(), [weight, bias])
+    exact = x.double(), *(t.detach().double().requires_grad_() for t in (weight, bias))
+    y = definition.normalize(exact[0], slices(1, 6, 25, 3), *exact[1:], 1e-5)
+    for ours, right in zip(found, torch.autograd.grad(y.square().sum(), exact[1:]), strict=True):
+        assert_close(ours, right, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_positional_norm_sums_gradients_of_parameters_in_float32(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, gy = (torch.randn(8, 16, 28, 28, generator=generator).to(dtype) for _ in range(2))
+    gy = gy + 0.5
+    norm = bgn.PositionalNorm2d(16, dtype=dtype)
+    with kernels.use("aten"):
+        norm(x).backward(gy)
+    right = definition.positional_gradients(gy.double(), x.double(), norm.weight.double(), 1e-5)
+    for parameter, exact in zip((norm.weight, norm.bias), right[1:], strict=True):
+        assert parameter.grad is not None
+        assert (parameter.grad - exact).abs().max() <= 0.01 * exact.abs().max()

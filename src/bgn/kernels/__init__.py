@@ -146,8 +146,14 @@ def normalize(
             return y
     part = plan.part
     per_sample = part.B == part.N and part.C % part.G == 0 and running is None
-    # torch has a fused kernel for this one, whose backward pass fails for a bias without a weight
-    is_group_norm = per_sample and plan.smallest_count > 1 and (bias is None or weight is not None)
+    # torch has a fused kernel for this one. Its backward pass fails for a bias without a weight,
+    # and ends the process where a channels_last input needs no gradient.
+    is_group_norm = (
+        per_sample
+        and plan.smallest_count > 1
+        and (bias is None or weight is not None)
+        and x.is_contiguous()
+    )
     if x.device.type in _aten and not is_group_norm:
         y = aten.run(x, plan, weight, bias, eps, running, None)
         if y is not None:
@@ -164,7 +170,8 @@ def normalize(
         dense = normalize(x.to_dense(), plan, weight, bias, eps, running)
         return dense.to_mkldnn()
     if is_group_norm:
-        return torch.nn.functional.group_norm(x, part.G, weight, bias, eps)
+        y = torch.nn.functional.group_norm(x, part.G, weight, bias, eps)
+        return y.to(x.dtype)  # on some devices autocast makes it float32
     return definition.normalize(x, part, weight, bias, eps, running)
 
 

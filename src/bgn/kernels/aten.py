@@ -326,7 +326,10 @@ def positional(
         return None
     if any(t is not None and t.dtype is not x.dtype for t in (weight, bias)):
         return None  # not every device has a layer_norm of two dtypes
+    if x.device.type == "cpu" and x.dtype is not WIDE[x.dtype] and (weight, bias) != (None, None):
+        return None  # the CPU's sums the gradients of weight and bias in x's dtype
     y = torch.nn.functional.layer_norm(x.movedim(1, -1), x.shape[1:2], weight, bias, eps)
+    y = y.to(x.dtype)  # on some devices autocast makes it float32
     return y.movedim(-1, 1).contiguous(memory_format=plan.layout)
 
 

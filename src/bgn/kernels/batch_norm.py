@@ -3,7 +3,7 @@
 Here x and gy are what ``pieces.view`` made of them, and vectors without a shape in their comment
 have an entry per piece. What each operator reads and writes of x's size:
 
-    moments           var_mean                                  reads x
+    moments           var_mean or batch_norm_update_stats       reads x
     write             native_batch_norm, eval mode              reads x, writes y
     products          native_batch_norm_backward, eval mode     reads gy and x
     write_gradient    native_batch_norm, then addcmul_          reads x and gy, writes gx, twice

@@ -87,7 +87,8 @@ def _are_writable(running: Running, core: CorePlan) -> bool:
     return (
         (entries == part.G or (entries == part.C and part.whole_channels))
         and mean.dtype is var.dtype is core.statistics
-        and not (mean.requires_grad or var.requires_grad or mean.is_inference())
+        and not (mean.requires_grad or var.requires_grad)
+        and not (mean.is_inference() or var.is_inference())
         and is_plain_vector(mean, entries)
         and is_plain_vector(var, entries)
         and (counter is None or (counter.dtype is torch.int64 and is_plain(counter, 1)))

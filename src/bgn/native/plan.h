@@ -35,7 +35,7 @@ typedef struct {
     i64 N, C, P, D, B, G; /* B blocks of samples */
     i64 samples;          /* of a block */
     int whole;            /* whether groups are made of whole channels */
-    int streams;          /* whether outputs are too large to be in a cache when they are read */
+    int streams;          /* whether outputs are written past the caches: they are too large */
     int fetches;          /* whether what is read next is worth asking for: it is in no near cache */
     bgn_cells cells;
     int32_t *channel;     /* (cells) */
