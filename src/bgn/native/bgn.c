@@ -23,7 +23,7 @@
 
 enum {
     BLOCK = 16,  /* additions of a lane before its sum goes to double */
-    PUSH = 256,  /* elements that are worth storing past the caches one by one */
+    PUSH = 256,  /* neighboring elements that are worth storing past the caches */
     ROWS = 4,    /* rows of channels_last arrays that are summed in registers */
     STRIP = 4,   /* rows that are read side by side */
     BATCH = 256, /* cells whose sums are kept in lanes at a time */

@@ -10,8 +10,12 @@ enum {
                             second-level cache */
     TILE_MOST = 2097152, /* of one array in a tile of one group: it stays in a core's share of the
                             last-level cache */
-    STREAM_BYTES = 2 << 20, /* of an output that does not fit the second-level cache. Asking the
-                               system is no use: virtual machines report the cache of the host. */
+    /* Outputs from here on are written past the caches. A training step keeps its outputs and needs
+       x again, so its memory is in no cache; without it, what is written is read next and then
+       written over. Asking the system for its caches is no use: virtual machines report those of
+       the host. */
+    STREAM_BYTES = 4 << 20,
+    STREAM_BYTES_EVAL = 16 << 20,
     FETCH_BYTES = 4 << 20,  /* of an array that has to be fetched from further away */
     CHUNKS = 128,           /* chunks of a block, at most, with channels_last */
     PARTIALS = 64,          /* partial sums of the channels' gradients, at most */
@@ -52,6 +56,8 @@ static void cut(bgn_plan *p, i64 longest) {
             d = least(least((c + 1) * p->P, end), d + longest);
         }
     }
+    for (i64 k = p->cells.count - 1; k >= 0; k--) p->channel_cell[p->channel[k]] = k;
+    p->channel_cell[p->C] = p->cells.count;
     p->cells.first[p->G] = p->cells.count, p->cells.start[p->cells.count] = p->D;
     p->group_parts.first[p->G] = p->group_parts.count;
     p->group_parts.start[p->group_parts.count] = p->D;
@@ -90,12 +96,12 @@ static void plan_channels_last(bgn_plan *p) {
     p->chunk_size = most(most(64, 8 * UNIT / p->C), parts(M, CHUNKS));
     i64 worthwhile = parts(M, most(M * p->C / 32 / p->cells.count, 1));
     p->chunk_size = least(most(p->chunk_size, worthwhile), M); /* partial sums are few beside x */
-    p->chunks = parts(M, p->chunk_size), p->partials = least(PARTIALS, p->B);
-    for (i64 k = 0, c = -1; k < p->cells.count; k++) {
-        if (p->channel[k] != c) p->channel_cell[++c] = k;
-        else p->inner_cells[p->inner_count++] = k;
-    }
-    p->channel_cell[p->C] = p->cells.count;
+    i64 chunks = parts(M, p->chunk_size);
+    chunks += chunks > 1 && chunks % 2; /* equal ones, an even number: two threads get as much */
+    p->chunk_size = parts(M, chunks), p->chunks = parts(M, p->chunk_size);
+    p->partials = least(PARTIALS, p->B);
+    for (i64 k = 0; k < p->cells.count; k++)
+        if (p->channel_cell[p->channel[k]] != k) p->inner_cells[p->inner_count++] = k;
     sorted = p;
     qsort(p->inner_cells, (size_t)p->inner_count, sizeof(i64), by_position);
 }
@@ -124,8 +130,9 @@ bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, int type, i
     if (!p) return NULL;
     p->type = type, p->walk = walk, p->item_bytes = ITEM_BYTES[type], p->whole = whole;
     p->N = N, p->C = C, p->P = P, p->D = C * P, p->B = B, p->G = G, p->samples = N / B;
-    p->streams = N * p->D * p->item_bytes >= STREAM_BYTES;
-    p->fetches = N * p->D * p->item_bytes >= FETCH_BYTES;
+    i64 bytes = N * p->D * p->item_bytes;
+    p->streams = bytes >= STREAM_BYTES, p->streams_eval = bytes >= STREAM_BYTES_EVAL;
+    p->fetches = bytes >= FETCH_BYTES;
     if (walk == POSITIONAL) return plan_positional(p), p;
     if (walk == BY_ROWS) return plan_rows(p), p;
     i64 longest = walk == SLICED ? CELL : p->D, size = C + G + p->D / longest + 2;

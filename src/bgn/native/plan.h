@@ -35,10 +35,13 @@ typedef struct {
     i64 N, C, P, D, B, G; /* B blocks of samples */
     i64 samples;          /* of a block */
     int whole;            /* whether groups are made of whole channels */
-    int streams;          /* whether outputs are written past the caches: they are too large */
+    int streams;          /* whether outputs of training are written past the caches: they, and what
+                             is kept beside them, are too large */
+    int streams_eval;     /* the same of outputs that are used at once */
     int fetches;          /* whether what is read next is worth asking for: it is in no near cache */
     bgn_cells cells;
     int32_t *channel;     /* (cells) */
+    i64 *channel_cell;    /* (C + 1) first cell of each channel */
     i64 chunk_size, chunks; /* samples (SLICED) or positions of a chunk; chunks of a block */
 
     /* SLICED: the features of a sample lie side by side */
@@ -49,7 +52,6 @@ typedef struct {
                                   handing to a thread, where there are no tiles */
 
     /* CHANNELS_LAST: the channels of a position lie side by side */
-    i64 *channel_cell;             /* (C + 1) first cell of each channel */
     i64 inner_count, *inner_cells; /* cells that start inside a channel, by position */
 
     /* POSITIONAL: a tile is all channels of tile_size positions, a sample has `tiles` of them */
