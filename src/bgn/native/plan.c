@@ -11,10 +11,10 @@ enum {
     TILE_MOST = 2097152, /* of one array in a tile of one group: it stays in a core's share of the
                             last-level cache */
     /* Outputs from here on are written past the caches. A training step keeps its outputs and needs
-       x again, so its memory is in no cache; without it, what is written is read next and then
-       written over. Asking the system for its caches is no use: virtual machines report those of
-       the host. */
-    STREAM_BYTES = 4 << 20,
+       x again, so that little of its memory is in a cache; in eval what is written is read next and
+       then written over. Asking the system for its caches is no use: virtual machines report those
+       of the host. */
+    STREAM_BYTES = 2 << 20,
     STREAM_BYTES_EVAL = 16 << 20,
     FETCH_BYTES = 4 << 20,  /* of an array that has to be fetched from further away */
     CHUNKS = 128,           /* chunks of a block, at most, with channels_last */
