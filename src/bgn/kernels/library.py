@@ -18,7 +18,7 @@ from bgn.moments import Moments
 # as in native/plan.h
 TYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
 SLICED, CHANNELS_LAST, POSITIONAL, BY_ROWS = range(4)  # ways through memory
-_SERIAL = 65536  # elements below which a second thread costs more than it gains
+_SERIAL = 40_000  # elements below which a second thread costs more than it gains
 CAPABILITY = "BGN_CPU_CAPABILITY"
 CAPABILITIES = ("default", "avx2", "avx512")  # as in native/bgn.c
 

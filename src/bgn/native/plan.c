@@ -78,8 +78,10 @@ static void plan_sliced(bgn_plan *p) {
         for (i64 g = 0; g < p->G; g += width) p->tile_group[p->tiles++] = g;
         p->tile_group[p->tiles] = p->G;
     }
-    for (i64 k = 0, last = -UNIT; k < cells->count; k++)
-        if (cells->start[k] - last >= UNIT) last = cells->start[k], p->range_cell[p->ranges++] = k;
+    i64 ranges = least(parts(p->D, UNIT), cells->count);
+    ranges += ranges > 1 && ranges % 2; /* equal ones, an even number: two threads get as much */
+    for (i64 k = 0; k < cells->count; k++)
+        if (cells->start[k] * ranges >= p->ranges * p->D) p->range_cell[p->ranges++] = k;
     p->range_cell[p->ranges] = cells->count;
 }
 
