@@ -12,7 +12,7 @@ import torch
 
 import bgn
 from bgn import kernels
-from bgn_lab.machine import cores
+from bgn_lab.system.cores import cores
 
 QUIET = 0.5  # load average per core above which figures are doubtful
 

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bgn_lab import genotype
 from bgn_lab.commands.run import PRESETS
-from bgn_lab.experiments.nas_train import NasTrainRecipe
-from bgn_lab.experiments.search import GENOTYPE
+from bgn_lab.experiments.nas import genotype
+from bgn_lab.experiments.nas.search import GENOTYPE
+from bgn_lab.experiments.nas.train import NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from studies.runner import run
 

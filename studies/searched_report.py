@@ -16,16 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bgn_lab import files, norms, paper
-from bgn_lab.experiments import cell_pictures
-from bgn_lab.experiments.cells import CellsRecipe
-from bgn_lab.experiments.darts import DartsRecipe
-from bgn_lab.experiments.nas_train import NasTrainRecipe
-from bgn_lab.genotype import RANDOM, Genotype, find
+from bgn_lab import norms, paper
+from bgn_lab.experiments.nas import figure
+from bgn_lab.experiments.nas.cells import CellsRecipe
+from bgn_lab.experiments.nas.darts import DartsRecipe
+from bgn_lab.experiments.nas.genotype import RANDOM, Genotype, find
+from bgn_lab.experiments.nas.train import NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.report.cells import count
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.text import table, theirs
+from bgn_lab.system import files
 from bgn_lab.training.run import NOT_CONVERGED
 from studies.searched import FOLDER, LISTS, METHODS
 
@@ -249,7 +250,7 @@ def write(folder: Path, out: Path) -> str:
             found = Genotype.from_json(row.genotype)
             (out / name).mkdir(exist_ok=True)
             files.write(out / name / "genotype.json", json.dumps(found.to_json()).encode())
-            cell_pictures.write(found, out / name)
+            figure.write(found, out / name)
     return text
 
 

@@ -6,7 +6,7 @@ import re
 import statistics
 from pathlib import Path
 
-from bgn_lab import files
+from bgn_lab.system import files
 from studies.which_g_report import FLOOR, Entry, Key, regrets
 
 BESIDE = 700  # where marks of other rows are on the axis of G

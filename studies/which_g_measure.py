@@ -37,11 +37,12 @@ import bgn
 from bgn.surgery.kinds import identify, normalizers
 from bgn.surgery.modules import observed
 from bgn_lab import data as data_sets
-from bgn_lab import experiments, files, norms
+from bgn_lab import experiments, norms
 from bgn_lab.data.sources import Data
 from bgn_lab.recipe import Recipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import read
+from bgn_lab.system import files
 from bgn_lab.training import loop
 from bgn_lab.training.run import WEIGHTS
 from studies import which_g

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bgn_lab import files
 from bgn_lab.data import jpegs
+from bgn_lab.system import files
 
 
 def main(arguments: list[str] | None = None) -> None:

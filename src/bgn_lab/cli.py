@@ -27,8 +27,8 @@ from bgn_lab.commands.run import (
     NasTrain,
 )
 from bgn_lab.commands.tune import Tune
+from bgn_lab.system.signals import INTERRUPTED, REQUEUE, Interrupted
 from bgn_lab.training import team
-from bgn_lab.training.stopping import INTERRUPTED, REQUEUE, Interrupted
 
 # name: (what it is, examples)
 COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {

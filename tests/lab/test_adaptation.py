@@ -12,13 +12,13 @@ from torch.nn import functional as F
 import bgn
 from bgn_lab import cli, experiments
 from bgn_lab.commands.run import Adaptation as Command
-from bgn_lab.discrepancy import cdd
-from bgn_lab.experiments.adaptation import Adaptation, AdaptationRecipe
+from bgn_lab.experiments.adaptation.discrepancy import cdd
+from bgn_lab.experiments.adaptation.task import Adaptation, AdaptationRecipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run
 from bgn_lab.report.comparison import compare
+from bgn_lab.system.signals import Interrupted
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED, Watcher, _result, run
-from bgn_lab.training.stopping import Interrupted
 from tests.lab.interrupting import same_bits
 from tests.lab.small_images import few_test_images
 

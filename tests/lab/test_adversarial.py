@@ -12,11 +12,11 @@ from torch import nn
 from bgn import layers
 from bgn.surgery.kinds import identify, normalizers
 from bgn_lab import experiments
-from bgn_lab.experiments.adversarial import AdversarialRecipe
+from bgn_lab.experiments.adversarial.task import AdversarialRecipe
 from bgn_lab.models.wide_resnet import wide_resnet
 from bgn_lab.recipe import Recipe
+from bgn_lab.system.signals import Interrupted
 from bgn_lab.training.run import Watcher, run
-from bgn_lab.training.stopping import Interrupted
 from tests.lab.small_images import few_test_images
 
 SMALL = AdversarialRecipe(

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from bgn_lab import experiments
 from bgn_lab.recipe import Recipe
+from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import checkpoint
 from bgn_lab.training.record import METRICS
 from bgn_lab.training.run import WEIGHTS, Watcher
-from bgn_lab.training.stopping import Interrupted
 
 RECIPE = Recipe(norm="bgn", groups=4, width=4, limit=200, batch_size=8, epochs=3, lr=0.2)
 

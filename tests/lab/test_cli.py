@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bgn_lab import cli, files
+from bgn_lab import cli
+from bgn_lab.system import files
 
 TINY = [
     "--norms",

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 from bgn_lab import experiments
-from bgn_lab.bilevel import second_order
-from bgn_lab.experiments import darts
-from bgn_lab.experiments.darts import ALPHAS, DartsRecipe
-from bgn_lab.experiments.search import GENOTYPE
-from bgn_lab.genotype import EDGES, NONE, OPERATIONS, Edge, derive, find
+from bgn_lab.experiments.nas import darts
+from bgn_lab.experiments.nas.bilevel import second_order
+from bgn_lab.experiments.nas.darts import ALPHAS, DartsRecipe
+from bgn_lab.experiments.nas.genotype import EDGES, NONE, OPERATIONS, Edge, derive, find
+from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.training.run import run
 from bgn_lab.training.task import floor
 from tests.lab.interrupting import same_bits

@@ -9,10 +9,10 @@ import torch
 
 from bgn.surgery.kinds import normalizers
 from bgn_lab import experiments
-from bgn_lab.agents import zipf
-from bgn_lab.experiments.manas import ManasRecipe
-from bgn_lab.experiments.search import GENOTYPE
-from bgn_lab.genotype import EDGES, OPERATIONS, find
+from bgn_lab.experiments.nas.agents import zipf
+from bgn_lab.experiments.nas.genotype import EDGES, OPERATIONS, find
+from bgn_lab.experiments.nas.manas import ManasRecipe
+from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.training import loop
 from bgn_lab.training.run import run
 from tests.lab.interrupting import same_bits

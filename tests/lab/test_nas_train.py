@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from bgn.surgery.kinds import normalizers
 from bgn_lab import experiments
 from bgn_lab.cli import main
-from bgn_lab.experiments.cells import cut_out
-from bgn_lab.experiments.nas_train import NasTrainRecipe
-from bgn_lab.genotype import NAMED, Genotype, find
+from bgn_lab.experiments.nas.cells import cut_out
+from bgn_lab.experiments.nas.genotype import NAMED, Genotype, find
+from bgn_lab.experiments.nas.train import NasTrainRecipe
 from bgn_lab.training.run import WEIGHTS, run
 from tests.lab.interrupting import same_bits
 from tests.lab.small_images import few_test_images

@@ -25,10 +25,10 @@ from bgn_lab import data, experiments, paper
 from bgn_lab.commands.run import Classification
 from bgn_lab.data.sources import share
 from bgn_lab.recipe import Recipe
+from bgn_lab.system.signals import REQUEUE
 from bgn_lab.training import checkpoint, loop
 from bgn_lab.training.record import METRICS
 from bgn_lab.training.run import WEIGHTS
-from bgn_lab.training.stopping import REQUEUE
 from bgn_lab.training.team import Team, settle
 
 SMALL = Recipe(

@@ -17,15 +17,17 @@ from rich.text import Text
 
 from bgn import checks
 from bgn.factory import NAMES
-from bgn_lab import experiments, files, norms, paper, studies
+from bgn_lab import experiments, norms, paper
 from bgn_lab.commands.run import PRESETS
 from bgn_lab.data.domains import PLAIN, TEXTURED
-from bgn_lab.experiments.adaptation import AdaptationRecipe
+from bgn_lab.engines import local
+from bgn_lab.experiments.adaptation.task import AdaptationRecipe
 from bgn_lab.recipe import Damaged, Recipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run, read
 from bgn_lab.report.comparison import compare, named
 from bgn_lab.report.write import write
+from bgn_lab.system import files
 
 RUNS = "runs"
 
@@ -193,7 +195,7 @@ class Compare:
         """Run, report."""
         recipes = {recipe.key(): recipe for recipe in self.recipes()}
         self._check([recipe for recipe in recipes.values() if recipe.seed == 0])
-        jobs = studies.jobs_for(self.jobs, next(iter(recipes.values())).device)
+        jobs = local.jobs_for(self.jobs, next(iter(recipes.values())).device)
         folder = self.out / RUNS
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +229,7 @@ class Compare:
         failures: list[str] = []
         with _Show(console, recipes, done) as show:
 
-            def hear(outcome: studies.Outcome) -> None:
+            def hear(outcome: local.Outcome) -> None:
                 if outcome.result is None:
                     failures.append(f"{_name(outcome.recipe)}: {outcome.error}")
                 else:
@@ -236,7 +238,7 @@ class Compare:
 
             stopped = ""
             try:
-                studies.run(
+                local.run(
                     {k: r for k, r in recipes.items() if k not in done},
                     folder,
                     jobs,
@@ -245,7 +247,7 @@ class Compare:
                 )
             except KeyboardInterrupt:
                 stopped = "interrupted"
-            except studies.Broken:
+            except local.Broken:
                 stopped = "a process was killed, perhaps for lack of memory" + (
                     ": fewer --jobs need less" if jobs > 1 else ""
                 )
@@ -319,7 +321,7 @@ class _Show:
         seconds = (time.perf_counter() - self.begin) * (self.total - self.past) / fresh
         return f"about {seconds / 60:.1f} min left"
 
-    def over(self, outcome: studies.Outcome) -> None:
+    def over(self, outcome: local.Outcome) -> None:
         """A run is over."""
         self.past += self.cost[outcome.key]
         if self.live is None:

@@ -13,16 +13,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bgn import checks
-from bgn_lab import experiments, genotype, norms, paper
-from bgn_lab.experiments.adaptation import AdaptationRecipe
-from bgn_lab.experiments.adversarial import AdversarialRecipe
-from bgn_lab.experiments.darts import DartsRecipe
-from bgn_lab.experiments.fewshot import FewShotRecipe
-from bgn_lab.experiments.manas import ManasRecipe
-from bgn_lab.experiments.nas_train import NasTrainRecipe
+from bgn_lab import experiments, norms, paper
+from bgn_lab.experiments.adaptation.task import AdaptationRecipe
+from bgn_lab.experiments.adversarial.task import AdversarialRecipe
+from bgn_lab.experiments.fewshot.task import FewShotRecipe
+from bgn_lab.experiments.nas import genotype
+from bgn_lab.experiments.nas.darts import DartsRecipe
+from bgn_lab.experiments.nas.manas import ManasRecipe
+from bgn_lab.experiments.nas.train import NasTrainRecipe
 from bgn_lab.recipe import Recipe
-from bgn_lab.training import stopping, team
-from bgn_lab.training.launch import launch
+from bgn_lab.system import signals
+from bgn_lab.system.launch import launch
+from bgn_lab.training import team
 from bgn_lab.training.run import Watcher, run
 
 SHOWN = {  # of an epoch's metrics
@@ -60,7 +62,7 @@ class _Run:
             raise ValueError(f"restarts={self.restarts} is negative; expected 0 or more")
         recipe = team.settle(self.recipe, self.processes)
         if self.processes > 1 and not team.started():
-            with stopping.listening():
+            with signals.listening():
                 if recipe.device == "cuda" and torch.cuda.device_count() < self.processes:
                     found = f"{torch.cuda.device_count()} devices; start fewer, with --simulate-workers for the rest"
                     raise ValueError(f"processes={self.processes} exceeds the {found}")
@@ -68,7 +70,7 @@ class _Run:
                 experiments.task(here).check()  # here, where it is said once
             return launch(sys.argv[1:], self.processes, self.restarts, console)
         folder = self.out or Path("runs") / recipe.key()
-        with stopping.listening(), team.joined(recipe) as own:
+        with signals.listening(), team.joined(recipe) as own:
             return self._run(console if own.first else Console(quiet=True), recipe, folder, own)
 
     def _run(self, console: Console, recipe: Recipe, folder: Path, own: team.Team) -> int:

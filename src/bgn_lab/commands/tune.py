@@ -17,8 +17,10 @@ from rich.table import Table
 from bgn import checks
 from bgn.groups import ENOUGH
 from bgn_lab import data as data_sets
-from bgn_lab import experiments, files, norms, studies
+from bgn_lab import experiments, norms
+from bgn_lab.engines import local
 from bgn_lab.recipe import Recipe
+from bgn_lab.system import files
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED
 
 # what is tried: each normaliser, and BGN from fine to coarse
@@ -72,7 +74,7 @@ class Tune:
         first = list(self.first())
         for recipe in first:
             experiments.task(recipe, data).check()
-        jobs = studies.jobs_for(self.jobs, self.recipe.device)
+        jobs = local.jobs_for(self.jobs, self.recipe.device)
         (self.out / "runs").mkdir(parents=True, exist_ok=True)
         handle = files.lock(self.out)
         try:
@@ -132,7 +134,7 @@ class Tune:
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("", total=len(runs))
 
-            def hear(outcome: studies.Outcome) -> None:
+            def hear(outcome: local.Outcome) -> None:
                 if outcome.result is None:
                     failures.append(f"{norms.label(outcome.recipe)}: {outcome.error}")
                 else:
@@ -140,7 +142,7 @@ class Tune:
                 progress.advance(task)
 
             try:
-                studies.run(runs, folder, jobs, hear, lambda: None)
+                local.run(runs, folder, jobs, hear, lambda: None)
             except KeyboardInterrupt:
                 return None
         if failures:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from bgn_lab import files, machine
 from bgn_lab.data.sources import Batch, generator, rebatch
+from bgn_lab.system import cores, files
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 CHUNK = 32  # images that a worker decodes at a time
@@ -83,7 +83,7 @@ class Files:
         tasks = [
             (indices[i : i + CHUNK], crops[i : i + CHUNK]) for i in range(0, len(indices), CHUNK)
         ]
-        decoders = min(self.decoders, len(tasks), machine.cores())
+        decoders = min(self.decoders, len(tasks), cores.count())
         decode = _Decode(self.paths, self.size, replacing and self.damaged == "skip")
         loader: Any = DataLoader(
             decode, batch_size=None, sampler=tasks, num_workers=decoders, worker_init_fn=_deaf,  # type: ignore[arg-type]

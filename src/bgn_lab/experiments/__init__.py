@@ -7,13 +7,13 @@ from typing import Any
 
 from bgn import checks
 from bgn_lab.data.sources import Data
-from bgn_lab.experiments.adaptation import Adaptation, AdaptationRecipe
-from bgn_lab.experiments.adversarial import Adversarial, AdversarialRecipe
-from bgn_lab.experiments.classification import Classification
-from bgn_lab.experiments.darts import Darts, DartsRecipe
-from bgn_lab.experiments.fewshot import FewShot, FewShotRecipe
-from bgn_lab.experiments.manas import Manas, ManasRecipe
-from bgn_lab.experiments.nas_train import NasTrain, NasTrainRecipe
+from bgn_lab.experiments.adaptation.task import Adaptation, AdaptationRecipe
+from bgn_lab.experiments.adversarial.task import Adversarial, AdversarialRecipe
+from bgn_lab.experiments.classification.task import Classification
+from bgn_lab.experiments.fewshot.task import FewShot, FewShotRecipe
+from bgn_lab.experiments.nas.darts import Darts, DartsRecipe
+from bgn_lab.experiments.nas.manas import Manas, ManasRecipe
+from bgn_lab.experiments.nas.train import NasTrain, NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import run as running
 from bgn_lab.training.task import Task

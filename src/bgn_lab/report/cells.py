@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bgn_lab.experiments.fewshot import half_width
+from bgn_lab.experiments.fewshot.task import half_width
 from bgn_lab.report.collect import Run
 from bgn_lab.training.run import NOT_CONVERGED
 

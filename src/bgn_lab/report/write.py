@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bgn_lab import files
 from bgn_lab.report import figures, text
 from bgn_lab.report.cells import Cell
 from bgn_lab.report.collect import Run
 from bgn_lab.report.comparison import Comparison, compare
 from bgn_lab.report.page import page
+from bgn_lab.system import files
 
 
 def write(runs: Sequence[Run], out: Path) -> list[Comparison]:

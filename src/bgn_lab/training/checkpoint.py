@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from bgn_lab import files
 from bgn_lab.recipe import Recipe
+from bgn_lab.system import files
 from bgn_lab.training.loop import Score
 
 NAME = "checkpoint.safetensors"

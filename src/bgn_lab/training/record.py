@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 import bgn
-from bgn_lab import files
 from bgn_lab.recipe import Recipe
+from bgn_lab.system import files
 from bgn_lab.training import team
 
 RECIPE, ABOUT, METRICS, RESULT = "recipe.json", "about.json", "metrics.jsonl", "result.json"

@@ -18,12 +18,12 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from bgn_lab import files
 from bgn_lab.data.sources import Batch, Source, fingerprint, mixed, share
-from bgn_lab.training import checkpoint, loop, stopping
+from bgn_lab.system import files, signals
+from bgn_lab.system.signals import Interrupted
+from bgn_lab.training import checkpoint, loop
 from bgn_lab.training.loop import Score
 from bgn_lab.training.record import Record
-from bgn_lab.training.stopping import Interrupted
 from bgn_lab.training.task import Task, View
 from bgn_lab.training.team import Team
 
@@ -33,7 +33,7 @@ WEIGHTS = "model.safetensors"
 
 @dataclass
 class Watcher:
-    """What hears of a run's progress. ``step`` may raise :class:`bgn_lab.training.stopping.Interrupted`."""
+    """What hears of a run's progress. ``step`` may raise :class:`bgn_lab.system.signals.Interrupted`."""
 
     begin: Callable[[int, int], None] = lambda epochs, steps: None  # noqa: ARG005
     step: Callable[[int, int], None] = lambda epoch, step: None  # noqa: ARG005
@@ -138,12 +138,12 @@ class _Training:
     def _epoch(self, epoch: int) -> dict[str, Any]:
         team, begun = self.team, self.progress
         begin = time.perf_counter() - begun.spent
-        with stopping.patient():
+        with signals.patient():
             trained = self._train(epoch, begin)
             long = team.tell(
                 time.monotonic() - self.saved > 60
             )  # it may take long until all is tested
-            if long or team.total(stopping.asked()) != (0,):
+            if long or team.total(signals.asked()) != (0,):
                 self._save(
                     replace(
                         begun, step=self.steps, score=trained, spent=time.perf_counter() - begin
@@ -162,7 +162,7 @@ class _Training:
             n: None if isinstance(v, float) and not math.isfinite(v) else v
             for n, v in metrics.items()
         }
-        with stopping.patient():
+        with signals.patient():
             self.history.append(metrics)
             if self.record is not None:
                 self.record.add(metrics)
@@ -180,7 +180,7 @@ class _Training:
         batches = team.batches(begun.step * recipe.batches, self.steps * recipe.batches)
 
         def after(number: int, score: Callable[[], Score]) -> None:
-            step, wish = begun.step + number, stopping.asked()
+            step, wish = begun.step + number, signals.asked()
             try:
                 self.watcher.step(epoch, step)
             except Interrupted as interrupted:

@@ -15,8 +15,8 @@ from torch import nn
 from bgn import checks
 from bgn_lab import data as data_sets
 from bgn_lab import norms, paper
-from bgn_lab.attack import PGD
 from bgn_lab.data.sources import Batch, Data, mixed
+from bgn_lab.experiments.adversarial.pgd import PGD
 from bgn_lab.models.wide_resnet import wide_resnet
 from bgn_lab.recipe import TRAINING, Measure, Recipe, Schedule
 from bgn_lab.training.task import Scoring, Task, View, fused, median

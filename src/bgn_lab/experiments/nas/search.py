@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from bgn_lab import data as data_sets
-from bgn_lab import files, norms
+from bgn_lab import norms
 from bgn_lab.data.sources import Batch, Data, InMemory, generator
-from bgn_lab.experiments import cell_pictures
-from bgn_lab.experiments.cells import CellsRecipe, CellsTask, cosine, padded
-from bgn_lab.genotype import Genotype
-from bgn_lab.models.cells import SearchNetwork
+from bgn_lab.experiments.nas import figure
+from bgn_lab.experiments.nas.cells import CellsRecipe, CellsTask, cosine, padded
+from bgn_lab.experiments.nas.genotype import Genotype
+from bgn_lab.experiments.nas.network import SearchNetwork
 from bgn_lab.recipe import Measure, Recipe
+from bgn_lab.system import files
 from bgn_lab.training import loop
 from bgn_lab.training.task import Scoring
 
@@ -137,5 +138,5 @@ class Search(CellsTask):
         if "genotype" in epochs[-1]:
             genotype = Genotype.from_json(epochs[-1]["genotype"])
             files.write(folder / GENOTYPE, json.dumps(genotype.to_json()).encode())
-            cell_pictures.write(genotype, folder)
-            cell_pictures.movement([epoch["mix"] for epoch in epochs], self.rows, folder)
+            figure.write(genotype, folder)
+            figure.movement([epoch["mix"] for epoch in epochs], self.rows, folder)

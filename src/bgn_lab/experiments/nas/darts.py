@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from bgn import checks
-from bgn_lab.bilevel import Step, first_order, second_order
 from bgn_lab.data.sources import Batch
-from bgn_lab.experiments.cells import cosine
-from bgn_lab.experiments.search import Search, SearchRecipe, Weights
-from bgn_lab.genotype import EDGES, OPERATIONS, Genotype, derive
-from bgn_lab.models.cells import SearchNetwork
+from bgn_lab.experiments.nas.bilevel import Step, first_order, second_order
+from bgn_lab.experiments.nas.cells import cosine
+from bgn_lab.experiments.nas.genotype import EDGES, OPERATIONS, Genotype, derive
+from bgn_lab.experiments.nas.network import SearchNetwork
+from bgn_lab.experiments.nas.search import Search, SearchRecipe, Weights
 from bgn_lab.training.task import fused
 
 Order = Literal["first", "second"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bgn_lab import files
+from bgn_lab.system import files
 
 Pair = tuple[Tensor, Tensor]
 SHOWN, CLASSES = 600, 10  # points of each domain, and colours that can be told apart

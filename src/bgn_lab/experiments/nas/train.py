@@ -10,10 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from bgn_lab import data as data_sets
-from bgn_lab import genotype, norms
+from bgn_lab import norms
 from bgn_lab.data.sources import Batch, Data
-from bgn_lab.experiments.cells import CellsRecipe, CellsTask, cosine, cut_out, padded
-from bgn_lab.models.cells import FoundNetwork
+from bgn_lab.experiments.nas import genotype
+from bgn_lab.experiments.nas.cells import CellsRecipe, CellsTask, cosine, cut_out, padded
+from bgn_lab.experiments.nas.network import FoundNetwork
 from bgn_lab.recipe import Recipe
 from bgn_lab.training.loop import Learned
 

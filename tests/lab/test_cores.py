@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from bgn_lab import machine
+from bgn_lab.system import cores
 
 
 @pytest.mark.skipif(
@@ -12,8 +12,8 @@ from bgn_lab import machine
     reason="this system does not tell which cores a process may use",
 )
 def test_cores_are_those_that_the_process_may_use() -> None:
-    assert 1 <= machine.cores() <= (os.cpu_count() or 1)
-    one = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); from bgn_lab import machine; print(machine.cores())"
+    assert 1 <= cores.count() <= (os.cpu_count() or 1)
+    one = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); from bgn_lab.system import cores; print(cores.count())"
     assert (
         subprocess.run(
             [sys.executable, "-c", one], capture_output=True, text=True, check=True

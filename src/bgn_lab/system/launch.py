@@ -13,8 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from bgn_lab import machine
-from bgn_lab.training.stopping import INTERRUPTED, REQUEUE
+from bgn_lab.system import cores
+from bgn_lab.system.signals import INTERRUPTED, REQUEUE
 
 REFUSED = 2  # bad input: it would be bad again
 PATIENCE = 600  # seconds that processes have for their checkpoint after a signal; schedulers grant less, as they like
@@ -27,7 +27,7 @@ def launch(words: Sequence[str], processes: int, restarts: int, console: Console
     logging.getLogger("torch.distributed.elastic").setLevel(
         logging.CRITICAL
     )  # what there is to tell is told here
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.cores() // processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores.count() // processes)))
     try:
         for attempt in range(restarts + 1):
             code, died = _attempt(words, processes)

@@ -9,8 +9,16 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from bgn_lab import files
-from bgn_lab.genotype import EDGES, INPUTS, NODES, OPERATIONS, Cell, Genotype, reductions
+from bgn_lab.experiments.nas.genotype import (
+    EDGES,
+    INPUTS,
+    NODES,
+    OPERATIONS,
+    Cell,
+    Genotype,
+    reductions,
+)
+from bgn_lab.system import files
 
 Point = tuple[float, float]
 GREEN, BLUE, YELLOW = "#b7e1c0", "#bcd6f2", "#f7e3a1"

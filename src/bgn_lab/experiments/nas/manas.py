@@ -17,11 +17,20 @@ from torch.nn import functional as F
 
 import bgn
 from bgn import checks
-from bgn_lab import agents
 from bgn_lab.data.sources import Batch, Data
-from bgn_lab.experiments.search import Search, SearchRecipe, Weights
-from bgn_lab.genotype import EDGES, NONE, OPERATIONS, SOMETHING, Cell, Edge, Genotype, derive
-from bgn_lab.models.cells import Mix, SearchNetwork
+from bgn_lab.experiments.nas import agents
+from bgn_lab.experiments.nas.genotype import (
+    EDGES,
+    NONE,
+    OPERATIONS,
+    SOMETHING,
+    Cell,
+    Edge,
+    Genotype,
+    derive,
+)
+from bgn_lab.experiments.nas.network import Mix, SearchNetwork
+from bgn_lab.experiments.nas.search import Search, SearchRecipe, Weights
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
 from bgn_lab.training.task import Scoring

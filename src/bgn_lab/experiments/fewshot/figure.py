@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bgn_lab import files
+from bgn_lab.system import files
 
 RIGHT, WRONG = "#009E73", "#D55E00"
 

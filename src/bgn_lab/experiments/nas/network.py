@@ -9,9 +9,24 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from bgn_lab.genotype import EDGES, INPUTS, NODES, OPERATIONS, SOMETHING, Cell, Genotype, reductions
-from bgn_lab.models.mixture import mixture
-from bgn_lab.models.operations import KINDS, FactorizedReduce, beginnings, convolved, operation
+from bgn_lab.experiments.nas.genotype import (
+    EDGES,
+    INPUTS,
+    NODES,
+    OPERATIONS,
+    SOMETHING,
+    Cell,
+    Genotype,
+    reductions,
+)
+from bgn_lab.experiments.nas.mixture import mixture
+from bgn_lab.experiments.nas.operations import (
+    KINDS,
+    FactorizedReduce,
+    beginnings,
+    convolved,
+    operation,
+)
 from bgn_lab.norms import AnyNorm
 
 Mix = (

@@ -19,15 +19,15 @@ from torch.nn import functional as F
 
 import bgn
 from bgn import checks
-from bgn_lab import clustering, models, norms, paper
+from bgn_lab import models, norms, paper
 from bgn_lab.data import aware, domains
 from bgn_lab.data.aware import EACH
 from bgn_lab.data.domains import DomainData
 from bgn_lab.data.sources import Batch, InMemory, generator
-from bgn_lab.discrepancy import cdd
-from bgn_lab.experiments import features
+from bgn_lab.experiments.adaptation import clustering, figure
+from bgn_lab.experiments.adaptation.discrepancy import cdd
+from bgn_lab.experiments.adaptation.network import SOURCE, TARGET, Adapting, begin_anew
 from bgn_lab.models import pretrained
-from bgn_lab.models.adapting import SOURCE, TARGET, Adapting, begin_anew
 from bgn_lab.norms import Norm
 from bgn_lab.recipe import Measure, Recipe
 from bgn_lab.training import loop
@@ -359,15 +359,15 @@ class Adaptation(Task):
         shown = {"before": self.build(), "after": model.cpu()}
         target = TARGET if self.recipe.adapt else SOURCE
         sets = self.data.train, self.data.test
-        some = features.choose((sets[0].y, sets[1].y))
+        some = figure.choose((sets[0].y, sets[1].y))
         ours, theirs = (own.part(index) for own, index in zip(sets, some, strict=True))
         found = {
             when: (self._features(own, ours, SOURCE, 0), self._features(own, theirs, target, 0))
             for when, own in shown.items()
         }
         K = len(self.data.classes)
-        few = "" if K <= features.CLASSES else f"; {features.CLASSES} of {K} classes"
+        few = "" if K <= figure.CLASSES else f"; {figure.CLASSES} of {K} classes"
         title = f"{self.data.source} to {self.data.target}, {norms.label(self.recipe)}{few}"
-        features.picture(
+        figure.picture(
             found, (ours.y, theirs.y), (self.data.source, self.data.target), title, folder / PICTURE
         )

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bgn import checks
-from bgn_lab import machine
 from bgn_lab.recipe import Recipe
+from bgn_lab.system import cores
 
 _stop: Event | None = None  # of a worker process
 
@@ -57,15 +57,15 @@ def _set_up(stop: Event, threads: int) -> None:
 def jobs_for(wanted: int | None, device: str) -> int:
     """Runs side by side: as wanted; otherwise one per core on the CPU, one on other devices."""
     if wanted is None:
-        return machine.cores() if device == "cpu" else 1
+        return cores.count() if device == "cpu" else 1
     checks.positive_int("jobs", wanted)
     return wanted
 
 
 def _work(recipe: Recipe, folder: Path) -> dict[str, Any]:
     from bgn_lab import experiments
+    from bgn_lab.system.signals import Interrupted
     from bgn_lab.training.run import Watcher
-    from bgn_lab.training.stopping import Interrupted
 
     def look(epoch: int = 0, step: int = 0) -> None:  # noqa: ARG001
         if _stop is not None and _stop.is_set():
@@ -90,7 +90,7 @@ def run(
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
     stop = context.Event()
-    threads = max(1, machine.cores() // jobs)
+    threads = max(1, cores.count() // jobs)
     waiting: dict[Future[dict[str, Any]], tuple[str, Recipe]] = {}
     with ProcessPoolExecutor(jobs, context, _set_up, (stop, threads)) as pool:
         try:

@@ -22,7 +22,7 @@ from bgn_lab import norms
 from bgn_lab.data import few_shot
 from bgn_lab.data.few_shot import FewShotData
 from bgn_lab.data.sources import Batch, InMemory, generator
-from bgn_lab.experiments import episode
+from bgn_lab.experiments.fewshot import figure
 from bgn_lab.models.resnet12 import FewShotNetwork, ResNet12, imprint
 from bgn_lab.recipe import Measure, Recipe, Schedule
 from bgn_lab.training import loop
@@ -244,7 +244,7 @@ class FewShot(Task):
         f = _together(model, prepare, data.test, index) if r.transductive else alone
         names = [data.new_classes[k] for k in data.test.y[index[:, 0]].tolist()]
         shown = min(r.queries, SHOWN)
-        episode.picture(
+        figure.picture(
             data.test.x[index[:, :1]], data.test.x[index[:, 1 : 1 + shown]], predict(f, 1)[:, :shown], names,
             f"One episode, {r.classes}-way 1-shot, {norms.label(r)}", folder / PICTURE,
         )  # fmt: skip

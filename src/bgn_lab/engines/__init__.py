@@ -1,0 +1,1 @@
+"""Where many runs run."""
