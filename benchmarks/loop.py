@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from bgn_lab import data, experiments
 from bgn_lab.data.scan import scan
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.training import loop, schedule
 
 ROUNDS = 5

@@ -23,10 +23,10 @@ from torch.nn import functional as F
 from benchmarks.network import high_water
 from benchmarks.timing import interleaved
 from bgn_lab import norms
-from bgn_lab.experiments.nas.darts import DartsRecipe
 from bgn_lab.experiments.nas.genotype import EDGES, INPUTS, NODES, OPERATIONS
 from bgn_lab.experiments.nas.network import Mix, SearchCell, SearchNetwork
 from bgn_lab.experiments.nas.operations import FactorizedReduce, Zero
+from bgn_lab.experiments.nas.recipe import DartsRecipe
 from bgn_lab.norms import AnyNorm
 from bgn_lab.system import files
 

@@ -18,10 +18,8 @@ from typing import Any
 
 from bgn_lab import norms, paper
 from bgn_lab.experiments.nas import figure
-from bgn_lab.experiments.nas.cells import CellsRecipe
-from bgn_lab.experiments.nas.darts import DartsRecipe
 from bgn_lab.experiments.nas.genotype import RANDOM, Genotype, find
-from bgn_lab.experiments.nas.train import NasTrainRecipe
+from bgn_lab.experiments.nas.recipe import CellsRecipe, DartsRecipe, NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.report.cells import count
 from bgn_lab.report.collect import Run, collect

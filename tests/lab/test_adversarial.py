@@ -12,9 +12,9 @@ from torch import nn
 from bgn import layers
 from bgn.surgery.kinds import identify, normalizers
 from bgn_lab import experiments
-from bgn_lab.experiments.adversarial.task import AdversarialRecipe
+from bgn_lab.experiments.adversarial.recipe import AdversarialRecipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.models.wide_resnet import wide_resnet
-from bgn_lab.recipe import Recipe
 from bgn_lab.system.signals import Interrupted
 from bgn_lab.training.run import Watcher, run
 from tests.lab.small_images import few_test_images
@@ -69,6 +69,18 @@ def test_the_best_epoch_is_chosen_on_validation_images(tmp_path: Path) -> None:
         best["test_robust"],
     )
     assert result["test_robust"] == epochs[-1]["test_robust"]
+
+
+def test_the_paper_trains_on_all_images_and_reports_the_last_epoch(tmp_path: Path) -> None:
+    paper = experiments.get("adversarial").presets["paper"].recipe
+    assert (paper.data, paper.validation, paper.epochs) == ("cifar10", 0, 200)
+    task = few_test_images(replace(TINY, validation=0.0, strong_images=0))
+    result = run(task, tmp_path)
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert result["test_robust"] == last["test_robust"]
+    assert "best_epoch" not in result, "there is nothing to choose it by"
+    assert task.said(result).endswith("images, last epoch")
+    assert "none was chosen" in experiments.get("adversarial").explain(task.recipe)
 
 
 def test_statistics_move_while_crafting_in_train_mode_only() -> None:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bgn_lab import experiments
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import checkpoint
 from bgn_lab.training.record import METRICS

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from bgn_lab.data import load
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from tests.lab import scripts
 
 WNIDS = ("n03", "n01", "n02")  # two classes for training, one for validation

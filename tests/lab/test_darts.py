@@ -13,8 +13,9 @@ from PIL import Image
 from bgn_lab import experiments
 from bgn_lab.experiments.nas import darts
 from bgn_lab.experiments.nas.bilevel import second_order
-from bgn_lab.experiments.nas.darts import ALPHAS, DartsRecipe
+from bgn_lab.experiments.nas.darts import ALPHAS
 from bgn_lab.experiments.nas.genotype import EDGES, NONE, OPERATIONS, Edge, derive, find
+from bgn_lab.experiments.nas.recipe import DartsRecipe
 from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.training.run import run
 from bgn_lab.training.task import floor

@@ -12,7 +12,7 @@ import pytest
 from bgn_lab.data import layouts, load
 from bgn_lab.data.listing import few, look
 from bgn_lab.data.scan import scan
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 
 CLASSES = ("n01440764", "n01443537", "n01484850")
 Change = Callable[[Path], object]

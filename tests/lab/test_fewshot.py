@@ -16,9 +16,10 @@ from torch.nn import functional as F
 from bgn_lab import experiments
 from bgn_lab.data import few_shot
 from bgn_lab.data.sources import InMemory
-from bgn_lab.experiments.fewshot.task import FewShot, FewShotRecipe, draw, features, predict
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
+from bgn_lab.experiments.fewshot.recipe import FewShotRecipe
+from bgn_lab.experiments.fewshot.task import FewShot, draw, features, predict
 from bgn_lab.models.resnet12 import CosineClassifier, FewShotNetwork, ResNet12, imprint
-from bgn_lab.recipe import Recipe
 from bgn_lab.report.collect import collect
 from bgn_lab.report.write import write
 from bgn_lab.training import loop, schedule

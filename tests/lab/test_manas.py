@@ -11,7 +11,7 @@ from bgn.surgery.kinds import normalizers
 from bgn_lab import experiments
 from bgn_lab.experiments.nas.agents import zipf
 from bgn_lab.experiments.nas.genotype import EDGES, OPERATIONS, find
-from bgn_lab.experiments.nas.manas import ManasRecipe
+from bgn_lab.experiments.nas.recipe import ManasRecipe
 from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.training import loop
 from bgn_lab.training.run import run

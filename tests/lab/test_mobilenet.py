@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from bgn.factory import NAMES
 from bgn.surgery.kinds import normalizers
 from bgn_lab import models, norms
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.models.mobilenet import MobileNetV2, mobilenet_v2
-from bgn_lab.recipe import Recipe
 from tests.tolerance import assert_close
 
 # the paper's table 2 block by block: expansion, channels, stride

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.report.cells import Cell, became
 from bgn_lab.report.collect import collect, read
 from bgn_lab.report.comparison import Comparison, compare

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from bgn_lab import paper
 from bgn_lab.cli import main
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.report import figures, text
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.comparison import Comparison, compare

@@ -22,9 +22,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bgn_lab import data, experiments, paper
-from bgn_lab.commands.run import Classification
 from bgn_lab.data.sources import share
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.system.signals import REQUEUE
 from bgn_lab.training import checkpoint, loop
 from bgn_lab.training.record import METRICS
@@ -414,7 +413,7 @@ def test_bad_input_is_said_once(tmp_path: Path) -> None:
 
 
 def test_the_papers_preset() -> None:
-    preset = Classification.PRESETS["paper-imagenet"]
+    preset = experiments.get("classification").presets["paper-imagenet"].recipe
     for size in paper.BATCH_SIZES:
         recipe = replace(preset, batch_size=size)
         assert recipe.rate == pytest.approx(paper.LEARNING_RATES[size])

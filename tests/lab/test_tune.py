@@ -10,7 +10,7 @@ import bgn
 from bgn_lab import cli
 from bgn_lab.commands import tune
 from bgn_lab.commands.tune import CANDIDATES, Standing, Tune, line, survivors, verdict
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 
 
 def standings(*accuracies: float | None, bn: int = 0) -> list[Standing]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from rich.text import Text
 from bgn import checks
 from bgn.factory import NAMES
 from bgn_lab import experiments, norms, paper
-from bgn_lab.commands.run import PRESETS
 from bgn_lab.data.domains import PLAIN, TEXTURED
 from bgn_lab.engines import local
-from bgn_lab.experiments.adaptation.task import AdaptationRecipe
+from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 from bgn_lab.recipe import Damaged, Recipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run, read
@@ -57,6 +57,8 @@ class Compare:
     """of the first convolution; by default 1 for small images, 2 for large ones and for the data that ships with the package"""
     weights: str | None = None
     """of adaptation: pretrained weights, a file or the folder of a run; {norm} in it stands for the name of the normaliser"""
+    genotype: str | None = None
+    """of nas-train: as in `bgn run nas-train`"""
     tasks: tuple[str, ...] = ()
     """of adaptation: pairs of domains, one column each; by default the paper's six, of fashion-mnist plain-textured"""
     norms: tuple[str, ...] = NAMES
@@ -125,9 +127,9 @@ class Compare:
     def _places(self, base: Recipe) -> list[dict[str, Any]]:
         """Tasks of adaptation, each with and without."""
         if not isinstance(base, AdaptationRecipe):
-            if self.tasks or self.weights:
+            if self.tasks:
                 raise ValueError(
-                    f"tasks and weights have no meaning for experiment={self.experiment!r}; expected none"
+                    f"tasks have no meaning for experiment={self.experiment!r}; expected none"
                 )
             return [{}]
         usual = (
@@ -150,23 +152,32 @@ class Compare:
 
     def _base(self) -> Recipe:
         """What the runs have in common: the preset's, and what is given."""
-        checks.one_of(
-            "experiment",
-            self.experiment,
-            [name for name in experiments.EXPERIMENTS if not name.endswith("-search")],
-        )
-        presets = (
-            {"laptop": Recipe(epochs=2)}
-            if self.experiment == "classification"
-            else PRESETS[self.experiment]
-        )
-        checks.one_of("preset", self.preset, tuple(presets))
-        preset = presets[self.preset]
+        experiment = experiments.get(self.experiment)
+        if not experiment.comparable:
+            raise ValueError(
+                f"experiment={self.experiment!r} is a search; expected one that `bgn compare --help`"
+                " lists, such as nas-train for what searches find"
+            )
+        if self.experiment == "classification":
+            checks.one_of("preset", self.preset, ("laptop",))
+            preset: Recipe = ClassificationRecipe(epochs=2)
+        else:
+            preset = experiment.preset(self.preset).recipe
         given: dict[str, Any] = {
             "data": self.data, "root": self.root, "model": self.model, "width": self.width, "stride": self.stride,
             "epochs": self.epochs, "lr": self.lr, "limit": self.limit, "image_size": self.image_size, "device": self.device,
-            "channels_last": self.channels_last,
+            "channels_last": self.channels_last, "weights": self.weights, "genotype": self.genotype,
+            "decoders": self.decoders, "amp": self.amp or None, "compile": self.compile or None, "damaged": self.damaged,
         }  # fmt: skip
+        usual = {f.name: f.default for f in fields(Compare)}
+        known = {f.name for f in fields(preset)}
+        for name, value in list(given.items()):
+            if value is not None and name not in known:
+                if value != usual[name]:
+                    raise ValueError(
+                        f"{name}={value!r} has no meaning for experiment={self.experiment!r}; expected none"
+                    )
+                del given[name]
         shipped = self.data in (None, "fashion-mnist") and self.root is None
         if shipped and self.experiment == "classification":  # then it shall take minutes
             given |= {"stride": self.stride or 2, "limit": self.limit or 3600}
@@ -175,10 +186,12 @@ class Compare:
             self.epochs is not None and self.experiment != "classification"
         ):  # where the preset has them, in proportion
             milestones = tuple(round(m * self.epochs / preset.epochs) for m in milestones)
-        return replace(
-            preset, milestones=milestones, decoders=self.decoders, amp=self.amp, compile=self.compile,
-            damaged=self.damaged, **{k: v for k, v in given.items() if v is not None},
-        )  # fmt: skip
+        if "milestones" in known:
+            given["milestones"] = milestones
+        made = replace(preset, **{k: v for k, v in given.items() if v is not None})
+        if self.experiment != "classification":
+            experiment.check(self.preset, made)
+        return made
 
     def _groups(self) -> Iterator[int | None]:
         for word in dict.fromkeys(
@@ -193,8 +206,9 @@ class Compare:
 
     def __call__(self, console: Console) -> int:
         """Run, report."""
-        recipes = {recipe.key(): recipe for recipe in self.recipes()}
-        self._check([recipe for recipe in recipes.values() if recipe.seed == 0])
+        wanted = self.recipes()
+        codes = self._check([recipe for recipe in wanted if recipe.seed == 0])
+        recipes = {recipe.key(codes[getattr(recipe, "task", None)]): recipe for recipe in wanted}
         jobs = local.jobs_for(self.jobs, next(iter(recipes.values())).device)
         folder = self.out / RUNS
         try:
@@ -207,16 +221,19 @@ class Compare:
         finally:
             files.unlock(handle)
 
-    def _check(self, recipes: list[Recipe]) -> None:
-        """Refuse what would fail after minutes."""
-        for _, own in groupby(
+    def _check(self, recipes: list[Recipe]) -> dict[str | None, str]:
+        """Refuse what would fail after minutes; fingerprints of the data, by task of adaptation."""
+        codes: dict[str | None, str] = {}
+        for name, own in groupby(
             recipes, key=lambda recipe: getattr(recipe, "task", None)
         ):  # which have images of their own
             first, *others = own
             task = experiments.task(first)
+            codes[name] = getattr(task.data, "fingerprint", "")
             task.check()
             for recipe in others:
                 experiments.task(recipe, task.data).check()
+        return codes
 
     def _run(self, console: Console, recipes: dict[str, Recipe], folder: Path, jobs: int) -> int:
         done = {

@@ -9,7 +9,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from bgn_lab.experiments.nas.search import SearchRecipe
+from bgn_lab.experiments.nas.recipe import SearchRecipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import collect
 from bgn_lab.report.write import write

@@ -18,8 +18,9 @@ from bgn import checks
 from bgn.groups import ENOUGH
 from bgn_lab import data as data_sets
 from bgn_lab import experiments, norms
+from bgn_lab.data.sources import Data
 from bgn_lab.engines import local
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 from bgn_lab.system import files
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED
 
@@ -35,7 +36,7 @@ FACTORS = (0.3, 1.0, 3.0)  # of the learning rate
 class Standing:
     """A candidate after a round: accuracy on the validation images, mean over the seeds, None if a run did not converge."""
 
-    recipe: Recipe
+    recipe: ClassificationRecipe
     accuracy: float | None
 
 
@@ -48,8 +49,8 @@ class Tune:
     end for comparison. Ctrl-C keeps what is done; the same command goes on from there. Test images are not looked at.
     """
 
-    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(
-        default_factory=lambda: Recipe(batch_size=2, epochs=9, validation=0.2)
+    recipe: Annotated[ClassificationRecipe, tyro.conf.arg(name="")] = field(
+        default_factory=lambda: ClassificationRecipe(batch_size=2, epochs=9, validation=0.2)
     )
     seeds: int = 2
     """of the last round"""
@@ -62,7 +63,7 @@ class Tune:
         """Rounds, table, the line to paste."""
         checks.positive_int("seeds", self.seeds)
         for name in ("norm", "groups", "instances"):
-            if getattr(self.recipe, name) != getattr(Recipe(), name):
+            if getattr(self.recipe, name) != getattr(ClassificationRecipe(), name):
                 raise ValueError(
                     f"{name}={getattr(self.recipe, name)!r} is what is searched for; expected no --{name}"
                 )
@@ -78,20 +79,23 @@ class Tune:
         (self.out / "runs").mkdir(parents=True, exist_ok=True)
         handle = files.lock(self.out)
         try:
-            return self._rounds(console, first, len(data.validation), jobs, data.shape)
+            return self._rounds(console, first, data, jobs)
         finally:
             files.unlock(handle)
 
-    def first(self) -> Iterator[Recipe]:
+    def first(self) -> Iterator[ClassificationRecipe]:
         """All candidates with a ninth of the epochs."""
-        short = replace(self.recipe, epochs=max(1, self.recipe.epochs // 9), median_of=1)
+        short = replace(
+            self.recipe, epochs=max(1, self.recipe.epochs // 9), median_of=1, test=False
+        )
         for row in CANDIDATES:
             for factor in FACTORS:
                 yield replace(short, **row, lr=float(f"{self.recipe.lr * factor:.3g}"))
 
     def _rounds(
-        self, console: Console, first: list[Recipe], images: int, jobs: int, shape: tuple[int, ...]
+        self, console: Console, first: list[ClassificationRecipe], data: Data, jobs: int
     ) -> int:
+        images, code = len(data.validation), getattr(data, "fingerprint", "")
         E, recipes = self.recipe.epochs, first
         rounds = list(
             dict.fromkeys((first[0].epochs, max(1, E // 3), E))
@@ -101,7 +105,7 @@ class Tune:
             seeds = range(self.seeds if epochs == E else 1)
             recipes = [replace(recipe, epochs=epochs) for recipe in recipes]
             title = f"round {number + 1}: {len(recipes)} candidates, {epochs} epochs"
-            found = self._round(console, title, recipes, seeds, jobs)
+            found = self._round(console, title, recipes, seeds, jobs, code)
             if found is None:
                 console.print(
                     "interrupted: what is done is kept, the same command goes on from there"
@@ -116,17 +120,30 @@ class Tune:
             return 1
         console.print(f"\n{verdict(standings, images * self.seeds)}\n", highlight=False)
         console.print(
-            line(best.recipe, shape), style="bold", highlight=False, markup=False, soft_wrap=True
+            line(best.recipe, data.shape),
+            style="bold",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
         )
         return 0
 
     def _round(
-        self, console: Console, title: str, recipes: list[Recipe], seeds: range, jobs: int
+        self,
+        console: Console,
+        title: str,
+        recipes: list[ClassificationRecipe],
+        seeds: range,
+        jobs: int,
+        code: str,
     ) -> list[Standing] | None:
         """Candidates from best to worst; None after Ctrl-C."""
         folder = self.out / "runs"
         runs = {
-            r.key(): r for recipe in recipes for seed in seeds if (r := replace(recipe, seed=seed))
+            r.key(code): r
+            for recipe in recipes
+            for seed in seeds
+            if (r := replace(recipe, seed=seed))
         }
         found: dict[str, dict[str, Any]] = {}
         failures: list[str] = []
@@ -148,13 +165,15 @@ class Tune:
         if failures:
             raise ValueError("; ".join(failures))
         return sorted(
-            (_standing(recipe, seeds, found) for recipe in recipes),
+            (_standing(recipe, seeds, found, code) for recipe in recipes),
             key=lambda s: -(s.accuracy or 0),
         )
 
 
-def _standing(recipe: Recipe, seeds: range, found: dict[str, dict[str, Any]]) -> Standing:
-    results = [found[replace(recipe, seed=seed).key()] for seed in seeds]
+def _standing(
+    recipe: ClassificationRecipe, seeds: range, found: dict[str, dict[str, Any]], code: str
+) -> Standing:
+    results = [found[replace(recipe, seed=seed).key(code)] for seed in seeds]
     if any(r["status"] != FINISHED for r in results):
         return Standing(recipe, None)
     return Standing(recipe, sum(r["validation_accuracy"] for r in results) / len(results))
@@ -198,7 +217,7 @@ def verdict(standings: list[Standing], images: int) -> str:
     return f"{norms.label(best.recipe)} is {100 * gain:+.1f} points from BN, {sure} the {100 * noise:.1f} that chance would explain."
 
 
-def line(recipe: Recipe, shape: tuple[int, ...]) -> str:
+def line(recipe: ClassificationRecipe, shape: tuple[int, ...]) -> str:
     """What to write in one's own code."""
     rate = f"  # lr={recipe.rate:.3g} at {recipe.batch_size} images"
     if recipe.norm == "bn":

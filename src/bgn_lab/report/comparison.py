@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from bgn_lab import norms, paper
-from bgn_lab.experiments.adaptation.task import AdaptationRecipe
-from bgn_lab.experiments.adversarial.task import AdversarialRecipe
-from bgn_lab.experiments.fewshot.task import FewShotRecipe
+from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
+from bgn_lab.experiments.adversarial.recipe import AdversarialRecipe
+from bgn_lab.experiments.fewshot.recipe import FewShotRecipe
 from bgn_lab.paper import NORMALISERS
 from bgn_lab.recipe import Measure, Recipe
 from bgn_lab.report.cells import Cell, cell, count

@@ -255,11 +255,7 @@ def _trouble(history: list[dict[str, Any]]) -> str:
 def _result(
     task: Task, model: nn.Module, history: list[dict[str, Any]], seconds: float
 ) -> dict[str, Any]:
-    found, trouble = task.summary(history), _trouble(history)
-    accuracy, least, chance = found[task.judged], found["floor"], found["chance"]
-    if not trouble and accuracy is not None and accuracy <= least:
-        of = task.judged.split("_")[0]
-        trouble = f"{accuracy:.2%} of the {of} images right, guessing reaches {chance:.2%} and, by luck, {least:.2%}"
+    found, trouble = task.summary(history), _trouble(history) or task.failure(history)
     return {
         "status": NOT_CONVERGED if trouble else FINISHED,
         "reason": trouble,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bgn_lab.recipe import Recipe
+from bgn_lab.recipe import Recipe, WorkerOptions
 
 T = TypeVar("T")
 # DistributedDataParallel's argument for buffers that are sent at every forward: training does not read them
@@ -134,7 +134,7 @@ def settle(recipe: Recipe, wanted: int = 1) -> Recipe:
         raise ValueError(
             f"processes={wanted}, but torchrun started {P}; expected no --processes there"
         )
-    if P > 1 and recipe.simulate_workers == 1:
+    if P > 1 and recipe.simulate_workers == 1 and isinstance(recipe, WorkerOptions):
         recipe = replace(recipe, simulate_workers=P)
     if recipe.simulate_workers % P:
         raise ValueError(

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bgn
-from bgn import checks
-from bgn_lab import models, norms, paper
+from bgn_lab import models, norms
 from bgn_lab.data import aware, domains
 from bgn_lab.data.aware import EACH
 from bgn_lab.data.domains import DomainData
@@ -27,135 +25,17 @@ from bgn_lab.data.sources import Batch, InMemory, generator
 from bgn_lab.experiments.adaptation import clustering, figure
 from bgn_lab.experiments.adaptation.discrepancy import cdd
 from bgn_lab.experiments.adaptation.network import SOURCE, TARGET, Adapting, begin_anew
+from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
 from bgn_lab.models import pretrained
 from bgn_lab.norms import Norm
-from bgn_lab.recipe import Measure, Recipe
+from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
 from bgn_lab.training.loop import Learned
 from bgn_lab.training.task import Scoring, Task
 
-Optimizer = Literal["sgd", "adam"]
-Falls = Literal["inverse", "steps", "constant"]
-Printed = Literal["text", "table"]
 PICTURE = "features.png"
-STILL = 0.001  # of shift, gap and changed labels: then loops end
+STILL = 0.001  # shift, gap and share of changed labels below which loops end
 SPLIT = 10_000  # keeps apart the random numbers of clustering and of training
-
-
-@dataclass(frozen=True)
-class AdaptationRecipe(Recipe):
-    """Adapt a network from a domain with labels to one without."""
-
-    experiment: ClassVar[str] = "adaptation"
-    schedules: ClassVar[tuple[str, ...]] = get_args(Falls)
-
-    data: str = "fashion-mnist"
-    """fashion-mnist (two domains made of a part that ships with the package: plain, and before textures); or the path of
-    a folder of domains with class folders each, or of an .npz of JPEGs with domains"""
-    task: str | None = None
-    """source and target, by initials or names: da or dslr-amazon; by default the first two domains"""
-    adapt: bool = True
-    """without it the network learns from the source alone: what adaptation is to be compared with"""
-    model: str = "resnet8"
-    """resnet50, as in the paper, resnet18, mobilenet-v2, ..."""
-    weights: str | None = None
-    """pretrained weights: a .safetensors or .pth file, of torchvision or of a run, or the folder of a run of classification"""
-    warm: int = 0
-    """first loops that learn from the source alone, for networks without pretrained weights"""
-    groups: int | None = None
-    """G of bgn, gn or gbgn; by default the paper's for the task of Office-31 (bgn), else by its schedule"""
-    printed: Printed = "text"
-    """where G for ad and aw are from: the paper's text (1 and 8), or a row of its table that it does not print (8 and 1)"""
-    batch_size: int = 30
-    """images with labels; beside them are as many of each domain, by classes"""
-    ways: int = 10
-    """classes of a batch, with 3 images each of both domains"""
-    epochs: int = 50
-    """loops, at most"""
-    iterations: int | None = None
-    """steps of a loop, at most; by default one pass over the trusted images, by classes"""
-    optimizer: Optimizer = "sgd"
-    """sgd or adam"""
-    lr: float = 0.001
-    """learning rate of the backbone; that of the last layer is ten times as high"""
-    decay: float = 5e-4
-    """weight decay, on all parameters"""
-    schedule: Falls = "inverse"  # type: ignore[assignment]
-    """how the learning rate falls: as 1 / (1 + step / 1000)^0.75, by a tenth at the milestones (in loops), or not at all"""
-    milestones: tuple[int, ...] = (25,)
-    """loops at which `--schedule steps` divides the learning rate by ten"""
-    trust: float | None = None
-    """leave out target images further from their centre, from 0 to 1; by default, as released, 0.05 for ad and aw, else 1"""
-    alpha: float = 0.3
-    """weight of the discrepancy between domains in the loss"""
-    validation: float = 0.0
-    """none: nothing is chosen here, and the target has no labels to choose with"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.one_of("optimizer", self.optimizer, get_args(Optimizer))
-        checks.one_of("printed", self.printed, get_args(Printed))
-        checks.one_of("model", self.model, models.MODELS)
-        checks.positive_int("ways", self.ways)
-        if self.iterations is not None:
-            checks.positive_int("iterations", self.iterations)
-        if self.trust is None:
-            object.__setattr__(self, "trust", 0.05 if self.task in ("ad", "aw") else 1.0)
-        for name, most in {"trust": 1.0, "alpha": math.inf, "warm": self.epochs}.items():
-            if not 0 <= getattr(self, name) <= most:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} is out of range; expected a number from 0 to {most}"
-                )
-        for name, only in {
-            "validation": 0,
-            "median_of": 1,
-            "simulate_workers": 1,
-            "accumulate": 1,
-        }.items():
-            if getattr(self, name) != only:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} has no meaning for adaptation; expected {only}"
-                )
-        if self.weights is not None:
-            object.__setattr__(self, "weights", str(Path(self.weights).resolve()))
-
-    @property
-    def rate(self) -> float:
-        """The highest learning rate."""
-        return self.lr
-
-    @property
-    def place(self) -> str:
-        """The task."""
-        return self.task or "the first two"
-
-    @property
-    def variant(self) -> str:
-        """Without adaptation, what adaptation is compared with."""
-        return "" if self.adapt else "source only"
-
-    @property
-    def curves(self) -> tuple[Measure, ...]:
-        """There are no validation images."""
-        return (Measure("test_accuracy", "target accuracy"),)
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """On the target's images."""
-        return (Measure("test_accuracy", "target accuracy"),)
-
-    @property
-    def usual_groups(self) -> int | None:
-        """The paper's, by the task."""
-        by_task = (
-            paper.ADAPTATION_GROUPS if self.printed == "text" else paper.ADAPTATION_GROUPS_OF_SOURCE
-        )
-        return by_task.get(self.task or "") if self.norm == "bgn" else None
-
-    @property
-    def usual_name(self) -> str:
-        """It is another for each task."""
-        return "paper's G"
 
 
 class Adaptation(Task):
@@ -163,9 +43,6 @@ class Adaptation(Task):
 
     recipe: AdaptationRecipe
     data: DomainData
-    judged = (
-        "train_accuracy"  # a network that learned the source and fails on the target has converged
-    )
 
     @staticmethod
     def load(recipe: Recipe) -> DomainData:
@@ -255,8 +132,11 @@ class Adaptation(Task):
         return torch.cat(found)
 
     def over(self) -> bool:
-        """Clusters stay as they are, and where the source's classes are."""
-        return "moved" in self.plan and bool((self.plan["moved"] < STILL).all())
+        """Whether nothing moves any more: shift, gap and changed labels; or the gap alone."""
+        if "moved" not in self.plan:
+            return False
+        still = self.plan["moved"] < STILL
+        return bool(still[1] if self.recipe.stop == "gap" else still.all())
 
     def images(self) -> int:
         """With labels, in a loop."""
@@ -317,12 +197,15 @@ class Adaptation(Task):
     ) -> dict[str, Any]:
         """The target, after every loop, because any may be the last."""
         adapting = "labels" in self.plan
-        with bgn.domain(model, TARGET if adapting else SOURCE):
-            found, _ = score(self.data.test, None)
-        metrics: dict[str, Any] = {
-            "test_loss": found.loss, "test_accuracy": found.accuracy, "test_images": found.images,
-            "steps": int(self.plan["steps"]),
-        }  # fmt: skip
+        metrics: dict[str, Any] = {"steps": int(self.plan["steps"])}
+        if self.recipe.test:
+            with bgn.domain(model, TARGET if adapting else SOURCE):
+                found, _ = score(self.data.test, None)
+            metrics |= {
+                "test_loss": found.loss,
+                "test_accuracy": found.accuracy,
+                "test_images": found.images,
+            }
         if adapting:
             kept = self.plan["kept"]
             metrics |= dict(
@@ -337,15 +220,13 @@ class Adaptation(Task):
     def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
         """Of the last loop."""
         images = {"train": len(self.data.train), "validation": 0, "test": len(self.data.test)}
-        learned = {
-            "train_accuracy": history[-1].get("train_accuracy"),
-            "source": self.data.source,
-            "target": self.data.target,
-        }
-        return {**super().summary(history[-1:]), "images": images, **learned}
+        domains = {"source": self.data.source, "target": self.data.target}
+        return {**super().summary(history[-1:]), "images": images, **domains}
 
     def said(self, result: dict[str, Any]) -> str:
-        """Of the target."""
+        """Accuracy on the target."""
+        if result["test_accuracy"] is None:
+            return super().said(result)
         how = (
             f"adapted from {self.data.source}"
             if self.recipe.adapt

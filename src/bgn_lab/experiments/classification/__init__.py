@@ -1,1 +1,1 @@
-"""Classification."""
+"""Classification: the paper's ImageNet experiment, and yours."""

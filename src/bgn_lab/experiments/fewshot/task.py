@@ -9,124 +9,26 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bgn import checks
 from bgn_lab import norms
 from bgn_lab.data import few_shot
 from bgn_lab.data.few_shot import FewShotData
 from bgn_lab.data.sources import Batch, InMemory, generator
 from bgn_lab.experiments.fewshot import figure
+from bgn_lab.experiments.fewshot.recipe import SHOTS, FewShotRecipe
 from bgn_lab.models.resnet12 import FewShotNetwork, ResNet12, imprint
-from bgn_lab.recipe import Measure, Recipe, Schedule
+from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
 from bgn_lab.training.task import Scoring, Task
 
-Activation = Literal["relu", "swish"]
-SHOTS = (1, 5)
 PICTURE, SHOWN = "episode.png", 10  # queries of each class in the picture
-
-
-@dataclass(frozen=True)
-class FewShotRecipe(Recipe):
-    """Learn base classes, recognise new ones."""
-
-    experiment: ClassVar[str] = "fewshot"
-
-    data: str = "fashion-mnist"
-    """fashion-mnist (6 base and 4 new classes of a part that ships with the package); or the path of a folder of train, val and
-    test with class folders each, or of an .npz of JPEGs with such a division"""
-    model: str = "resnet12"
-    """resnet12"""
-    width: int | None = None
-    """channels of the first block; by default 64"""
-    groups: int | None = None
-    """G of bgn, gn or gbgn; by default 256 for bgn, the largest power of two that divides every layer (the paper does not say)"""
-    activation: Activation = "relu"
-    """relu or swish"""
-    negative: bool = False
-    """let features be negative: no activation at the end of the last block"""
-    batch_size: int = 256
-    """images that are normalised together"""
-    epochs: int = 6
-    """of so many iterations, or passes over the images of the base classes; the paper's 60"""
-    iterations: int | None = None
-    """steps of an epoch, with images drawn anew for each; by default one pass over the images; 1000 in the code that the paper's
-    schedule comes from"""
-    lr: float = 0.1
-    """learning rate, whatever the batch size"""
-    nesterov: bool = True
-    """Nesterov's form of the momentum"""
-    decay: float = 5e-4
-    """weight decay, on all parameters"""
-    schedule: Schedule = "steps"
-    """how the learning rate falls: at the milestones to 6, 1.2 and 0.24 % of the first (the paper's), along a cosine, or not"""
-    milestones: tuple[int, ...] = (2, 4, 5)
-    """three epochs at which `--schedule steps` lowers the learning rate; the paper's 20, 40 and 50"""
-    ways: int | None = None
-    """classes of an episode; by default 5, of fashion-mnist all 4 that are new"""
-    queries: int = 15
-    """images to recognise, per class of an episode"""
-    episodes: int = 600
-    """that the accuracy is the mean of; the same for every normaliser and seed"""
-    transductive: bool = False
-    """let normalisers use the statistics of each episode's images, labelled and queries together, at test time. This is another,
-    easier task: the queries are not recognised one by one"""
-
-    image_size: int | None = None
-    """pixels of the images of folders and archives, by default 84; those of fashion-mnist stay 28"""
-    channels_last: bool = True
-    """channels_last memory format: faster on the CPU"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.one_of("activation", self.activation, get_args(Activation))
-        checks.one_of("model", self.model, ("resnet12",))
-        for name in ("queries", "episodes"):
-            checks.positive_int(name, getattr(self, name))
-        if self.iterations is not None:
-            checks.positive_int("iterations", self.iterations)
-        if self.ways is not None and self.ways < 2:
-            raise ValueError(f"ways={self.ways} leaves nothing to decide; expected 2 or more")
-        if self.median_of != 1:
-            raise ValueError(f"median_of={self.median_of}: the last epoch counts here; expected 1")
-        if self.stride is not None:
-            raise ValueError(f"stride={self.stride}: ResNet-12 has none; expected none")
-        if self.schedule == "steps" and len(self.milestones) != len(self.falls):
-            raise ValueError(
-                f"milestones={self.milestones} are {len(self.milestones)} epochs; expected {len(self.falls)}"
-            )
-
-    @property
-    def classes(self) -> int:
-        """Of an episode."""
-        return self.ways or (4 if self.data == "fashion-mnist" else 5)
-
-    @property
-    def rate(self) -> float:
-        """The highest learning rate."""
-        return self.lr
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """As the paper has them."""
-        return tuple(Measure(f"test_{shots}", f"{shots}-shot") for shots in SHOTS)
-
-    @property
-    def falls(self) -> tuple[float, ...]:
-        """0.1, 0.006, 0.0012, 0.00024."""
-        return (0.06, 0.012, 0.0024)
-
-    @property
-    def usual_groups(self) -> int | None:
-        """The paper does not say."""
-        return 256 if self.norm == "bgn" else None
 
 
 class FewShot(Task):
@@ -174,13 +76,11 @@ class FewShot(Task):
         before = max((m["choice_1"] for m in history if "choice_1" in m), default=-1.0)
         if self.data.choice is not None:
             metrics["choice_1"] = statistics.mean(self._episodes(model, self.data.choice)[1])
-        if (
-            len(history) >= self.recipe.epochs - self.recipe.median_of
-            or metrics.get("choice_1", -1.0) > before
-        ):
+        last = len(history) == self.recipe.epochs - 1
+        if self.recipe.test and (last or metrics.get("choice_1", -1.0) > before):
             for shots, accuracies in self._episodes(model, self.data.test).items():
                 metrics[f"test_{shots}"] = statistics.mean(accuracies)
-                if len(history) == self.recipe.epochs - 1:
+                if last:
                     metrics[f"episodes_{shots}"] = accuracies
         return metrics
 
@@ -192,7 +92,6 @@ class FewShot(Task):
             key=lambda m: float(m["choice_1"]),
             default=last,
         )
-        chance, count = data.chance, self.recipe.episodes
         found = {f"test_{shots}": last.get(f"test_{shots}") for shots in SHOTS}
         return {
             "test_accuracy": found["test_1"],
@@ -201,10 +100,10 @@ class FewShot(Task):
             "best_epoch": best["epoch"],
             "episodes": {f"test_{shots}": last.get(f"episodes_{shots}") for shots in SHOTS},
             "validation_accuracy": last.get("validation_accuracy"),
-            "chance": chance,
-            "floor": chance
-            + 3
-            * (chance * (1 - chance) / (count * self.recipe.classes * self.recipe.queries)) ** 0.5,
+            "train_accuracy": last.get("train_accuracy"),
+            "chance": data.chance,
+            "judged": self.judged,
+            "floor": self.floor(),
             "classes": len(data.classes),
             "images": {
                 "train": len(data.train),
@@ -216,6 +115,8 @@ class FewShot(Task):
 
     def said(self, result: dict[str, Any]) -> str:
         """Means over episodes, with 95 % intervals."""
+        if result["test_1"] is None:
+            return super().said(result)
         r = self.recipe
         found = [f"{shots}-shot {interval(result['episodes'][f'test_{shots}'])}" for shots in SHOTS]
         how = ", transductive" if r.transductive else ""
@@ -239,6 +140,8 @@ class FewShot(Task):
         """The first episode with one labelled image of each class."""
         r, data, prepare = self.recipe, self.data, loop.Prepare(self.data, self.recipe)
         assert isinstance(model, FewShotNetwork)
+        if not r.test:
+            return
         index = next(draw(data.test.y, r.classes, 1 + r.queries, 1))
         alone = features(model, data.test.part(index.flatten()), prepare).view(*index.shape, -1)
         f = _together(model, prepare, data.test, index) if r.transductive else alone

@@ -1,89 +1,21 @@
-"""What searching and training networks of cells have in common: recipe, images, normalisers."""
+"""What searching and training networks of cells have in common: images, learning rate, checks."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bgn import checks
-from bgn_lab import paper
 from bgn_lab.data.sources import Data, InMemory, Source
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.nas.recipe import CellsRecipe
 from bgn_lab.training.task import Task
 
 SIZE = 32
 BLIND = 1e-5  # of logits: they differ by less than that where they do not differ but for rounding
-
-
-@dataclass(frozen=True)
-class CellsRecipe(Recipe):
-    """A network of cells; see the recipes that go on from this one."""
-
-    model: str = "cells"
-    """cells"""
-    width: int | None = 16
-    """channels of the first cell, C"""
-    cells: int = 8
-    """of the network; those at a third and at two thirds halve the image"""
-    lr: float = 0.025
-    """learning rate, whatever the batch size"""
-    least_lr: float = 0.0
-    """what it falls to along a cosine, epoch by epoch"""
-    decay: float = 3e-4
-    """weight decay, on all parameters"""
-    clip: float = 5.0
-    """the largest norm of the gradients"""
-    channels_last: bool = True
-    """channels_last memory format: faster on the CPU"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.one_of("model", self.model, ("cells",))
-        checks.positive_int("cells", self.cells)
-        if self.cells < 3:
-            raise ValueError(
-                f"cells={self.cells} has no place for two that halve the image and one that does not; expected 3 or more"
-            )
-        if self.width is None or self.width % 2:
-            raise ValueError(
-                f"width={self.width} cannot be halved; expected an even number of channels"
-            )
-        if not 0 <= self.least_lr <= self.lr:
-            raise ValueError(
-                f"least_lr={self.least_lr} is out of range; expected a number from 0 to lr={self.lr}"
-            )
-        if not self.clip > 0:
-            raise ValueError(f"clip={self.clip} is out of range; expected a number above 0")
-        if self.stride is not None:
-            raise ValueError(f"stride={self.stride}: networks of cells have none; expected none")
-        if self.schedule != "cosine" or self.warmup:
-            raise ValueError(
-                f"schedule={self.schedule!r}, warmup={self.warmup}: networks of cells have a cosine from the first epoch on; "
-                "expected that, and 0"
-            )
-
-    @property
-    def rate(self) -> float:
-        """The highest learning rate."""
-        return self.lr
-
-    @property
-    def usual_groups(self) -> int | None:
-        """The paper's."""
-        return self.groups_as_in("darts")
-
-    def groups_as_in(self, source: str) -> int | None:
-        """Of the paper's experiment of that name. In GN a group has at least two channels of the last cell, which has four times
-        those of the first, as in the paper's narrowest network. With one, the mean of every map would be the same for all
-        images, and that is what is classified."""
-        assert self.width is not None
-        groups = paper.EXPERIMENT_GROUPS[source].get(self.norm)
-        return min(groups, 2 * self.width) if groups and self.norm == "gn" else groups
 
 
 class CellsTask(Task):

@@ -5,47 +5,19 @@ Every edge mixes all operations by the softmax of its architecture parameters. I
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
-
 import torch
 from torch import Tensor, nn
 
-from bgn import checks
 from bgn_lab.data.sources import Batch
 from bgn_lab.experiments.nas.bilevel import Step, first_order, second_order
 from bgn_lab.experiments.nas.cells import cosine
 from bgn_lab.experiments.nas.genotype import EDGES, OPERATIONS, Genotype, derive
 from bgn_lab.experiments.nas.network import SearchNetwork
-from bgn_lab.experiments.nas.search import Search, SearchRecipe, Weights
+from bgn_lab.experiments.nas.recipe import DartsRecipe
+from bgn_lab.experiments.nas.search import Search, Weights
 from bgn_lab.training.task import fused
 
-Order = Literal["first", "second"]
 ALPHAS = "optimizer_alphas"
-
-
-@dataclass(frozen=True)
-class DartsRecipe(SearchRecipe):
-    """Search for a genotype by gradients."""
-
-    experiment: ClassVar[str] = "darts-search"
-
-    groups: int | None = None
-    """G of bgn, gn or gbgn; by default the paper's: 32 (gn; 2 for each channel of the first cell if that is fewer), 256 (bgn)"""
-    order: Order = "second"
-    """of the architecture's gradient: first (at the weights as they are) or second (after a step of theirs, dearer)"""
-    arch_lr: float = 3e-4
-    """learning rate of the architecture (Adam)"""
-    arch_decay: float = 1e-3
-    """weight decay of the architecture"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.one_of("order", self.order, get_args(Order))
-        if not self.arch_lr > 0 or not self.arch_decay >= 0:
-            raise ValueError(
-                f"arch_lr={self.arch_lr}, arch_decay={self.arch_decay}; expected a number above 0, and 0 or more"
-            )
 
 
 class Searching(nn.Module):

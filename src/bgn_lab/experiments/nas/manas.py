@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bgn
-from bgn import checks
 from bgn_lab.data.sources import Batch, Data
 from bgn_lab.experiments.nas import agents
 from bgn_lab.experiments.nas.genotype import (
@@ -30,48 +28,17 @@ from bgn_lab.experiments.nas.genotype import (
     derive,
 )
 from bgn_lab.experiments.nas.network import Mix, SearchNetwork
-from bgn_lab.experiments.nas.search import Search, SearchRecipe, Weights
+from bgn_lab.experiments.nas.recipe import ManasRecipe
+from bgn_lab.experiments.nas.search import Search, Weights
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
 from bgn_lab.training.task import Scoring
 
-Credit = Literal["squares", "weights"]
-Keep = Literal["two", "all"]
 BASELINE = 5.0  # of the reward
 EXPLORE = 0.1
 TEMPERATURES = 1000.0, 200.0  # at the beginning and at the end
 CALIBRATION = 16  # batches
 ALL, EVENLY = -1, torch.full((len(EDGES), len(OPERATIONS)), 1 / len(OPERATIONS))
-
-
-@dataclass(frozen=True)
-class ManasRecipe(SearchRecipe):
-    """Search for a genotype by agents."""
-
-    experiment: ClassVar[str] = "manas-search"
-
-    groups: int | None = None
-    """G of bgn, gn or gbgn; by default the paper's: 32 (gn; 2 for each channel of the first cell if that is fewer), 64 (bgn)"""
-    credit: Credit = "squares"
-    """how agents learn what their choices contributed: squares (MANAS-LS) or importance weights (MANAS), which are
-    noisier"""
-    window: int = 256
-    """rounds that the least squares are over; policies stay uniform for the first quarter of as many"""
-    keep: Keep = "two"
-    """edges of a found cell: the two strongest of each node, or all"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.one_of("credit", self.credit, get_args(Credit))
-        checks.one_of("keep", self.keep, get_args(Keep))
-        checks.positive_int("window", self.window)
-        if self.compile:
-            raise ValueError("compile=True: every step takes another path; expected False")
-
-    @property
-    def usual_groups(self) -> int | None:
-        """The paper's."""
-        return self.groups_as_in("manas")
 
 
 class OnePath(nn.Module):

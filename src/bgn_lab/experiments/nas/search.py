@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from bgn_lab import data as data_sets
 from bgn_lab import norms
 from bgn_lab.data.sources import Batch, Data, InMemory, generator
 from bgn_lab.experiments.nas import figure
-from bgn_lab.experiments.nas.cells import CellsRecipe, CellsTask, cosine, padded
+from bgn_lab.experiments.nas.cells import CellsTask, cosine, padded
 from bgn_lab.experiments.nas.genotype import Genotype
 from bgn_lab.experiments.nas.network import SearchNetwork
-from bgn_lab.recipe import Measure, Recipe
+from bgn_lab.experiments.nas.recipe import SearchRecipe
+from bgn_lab.recipe import Recipe
 from bgn_lab.system import files
 from bgn_lab.training import loop
 from bgn_lab.training.task import Scoring
@@ -27,48 +28,10 @@ GENOTYPE = "genotype.json"
 Weights = list[list[list[float]]]  # (kinds of cells or cells, 14, 8) of operations
 
 
-@dataclass(frozen=True)
-class SearchRecipe(CellsRecipe):
-    """A search; see the recipes that go on from this one."""
-
-    batch_size: int = 64
-    """images that are normalised together"""
-    epochs: int = 50
-    """passes over the half of the training images that weights learn from"""
-    least_lr: float = 0.001
-    """what the learning rate falls to along a cosine, epoch by epoch"""
-    validation: float = 0.5
-    """share of the training images that the architecture learns from"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.validation < 1:
-            raise ValueError(
-                f"validation={self.validation}: the architecture learns from it; expected a share between 0 and 1"
-            )
-        for name, only in {
-            "amp": False,
-            "simulate_workers": 1,
-            "accumulate": 1,
-            "nesterov": False,
-            "median_of": 1,
-        }.items():
-            if getattr(self, name) != only:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} has no meaning for a search; expected {only}"
-                )
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Of the network that is searched in; what was found is worth, training it tells."""
-        return (Measure("validation_accuracy", "validation accuracy"),)
-
-
 class Search(CellsTask):
     """Weights learn from one half of the training images, the architecture from the other, in turns."""
 
     recipe: SearchRecipe
-    judged = "validation_accuracy"
     rows: Sequence[str]  # what the kinds of cells are called
 
     @staticmethod
