@@ -27,7 +27,7 @@ from bgn_lab.commands.run import (
     NasTrain,
 )
 from bgn_lab.commands.tune import Tune
-from bgn_lab.system.signals import INTERRUPTED, REQUEUE, Interrupted
+from bgn_lab.system.signals import INTERRUPTED, STOPPED, Interrupted
 from bgn_lab.training import team
 
 # name: (what it is, examples)
@@ -150,7 +150,7 @@ def overview() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit code: 0, 1 if runs failed, 2 for bad input, 130 after Ctrl-C, 75 after SIGTERM."""
+    """Run a command. Exit code: 0; 1 if runs failed; 2 for bad input; 130 after Ctrl-C; 75 after SIGTERM or SIGHUP."""
     words = sys.argv[1:] if arguments is None else arguments
     console = Console()
     if not words or words[0] in ("-h", "--help", "help"):
@@ -202,8 +202,7 @@ def _preset(kind: Any, words: list[str]) -> Any:
 
 def _interrupted(console: Console, code: int) -> int:
     if team.rank() == 0:
-        why = "asked to end" if code == REQUEUE else "interrupted"
-        console.print(f"\n{why}: what is done is kept, the same command goes on from there")
+        console.print(f"\n{STOPPED}")
     return code
 
 

@@ -62,7 +62,7 @@ class _Run:
             raise ValueError(f"restarts={self.restarts} is negative; expected 0 or more")
         recipe = team.settle(self.recipe, self.processes)
         if self.processes > 1 and not team.started():
-            with signals.listening():
+            with signals.handle_signals():
                 if recipe.device == "cuda" and torch.cuda.device_count() < self.processes:
                     found = f"{torch.cuda.device_count()} devices; start fewer, with --simulate-workers for the rest"
                     raise ValueError(f"processes={self.processes} exceeds the {found}")
@@ -70,7 +70,7 @@ class _Run:
                 experiments.task(here).check()  # here, where it is said once
             return launch(sys.argv[1:], self.processes, self.restarts, console)
         folder = self.out or Path("runs") / recipe.key()
-        with signals.listening(), team.joined(recipe) as own:
+        with signals.handle_signals(), team.joined(recipe) as own:
             return self._run(console if own.first else Console(quiet=True), recipe, folder, own)
 
     def _run(self, console: Console, recipe: Recipe, folder: Path, own: team.Team) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 from bgn import checks
 from bgn_lab.recipe import Recipe
 from bgn_lab.system import cores
+from bgn_lab.system.signals import ignore_signals
 
 _stop: Event | None = None  # of a worker process
 
@@ -94,7 +94,7 @@ def run(
     waiting: dict[Future[dict[str, Any]], tuple[str, Recipe]] = {}
     with ProcessPoolExecutor(jobs, context, _set_up, (stop, threads)) as pool:
         try:
-            with _deaf():  # processes inherit that, and are so from their first moment
+            with ignore_signals(signal.SIGINT):  # processes inherit that from their first moment
                 for key, recipe in recipes.items():
                     waiting[pool.submit(_work, recipe, folder / key)] = key, recipe
             while waiting:
@@ -122,16 +122,3 @@ def run(
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-
-
-@contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """With Ctrl-C ignored, where this is the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

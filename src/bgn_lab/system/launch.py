@@ -40,7 +40,7 @@ def launch(words: Sequence[str], processes: int, restarts: int, console: Console
             )
             console.print(f"{died}: {after}", highlight=False, soft_wrap=True)
     except SignalException as error:  # the processes have had it too, and written what they had to
-        return REQUEUE if error.sigval == signal.SIGTERM else INTERRUPTED
+        return INTERRUPTED if error.sigval == signal.SIGINT else REQUEUE
     return 1
 
 

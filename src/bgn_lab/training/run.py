@@ -138,12 +138,12 @@ class _Training:
     def _epoch(self, epoch: int) -> dict[str, Any]:
         team, begun = self.team, self.progress
         begin = time.perf_counter() - begun.spent
-        with signals.patient():
+        with signals.defer_signals():
             trained = self._train(epoch, begin)
             long = team.tell(
                 time.monotonic() - self.saved > 60
             )  # it may take long until all is tested
-            if long or team.total(signals.asked()) != (0,):
+            if long or team.total(signals.requested()) != (0,):
                 self._save(
                     replace(
                         begun, step=self.steps, score=trained, spent=time.perf_counter() - begin
@@ -162,7 +162,7 @@ class _Training:
             n: None if isinstance(v, float) and not math.isfinite(v) else v
             for n, v in metrics.items()
         }
-        with signals.patient():
+        with signals.defer_signals():
             self.history.append(metrics)
             if self.record is not None:
                 self.record.add(metrics)
@@ -180,7 +180,7 @@ class _Training:
         batches = team.batches(begun.step * recipe.batches, self.steps * recipe.batches)
 
         def after(number: int, score: Callable[[], Score]) -> None:
-            step, wish = begun.step + number, signals.asked()
+            step, wish = begun.step + number, signals.requested()
             try:
                 self.watcher.step(epoch, step)
             except Interrupted as interrupted:
