@@ -16,7 +16,7 @@ from bgn_lab import data, experiments
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
 from bgn_lab.training import run as running
-from bgn_lab.training.record import ABOUT, METRICS, RECIPE, RESULT
+from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED, WEIGHTS
 from bgn_lab.training.task import floor
 
@@ -36,6 +36,7 @@ def test_every_normaliser_learns(tmp_path: Path, norm: str) -> None:
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         RECIPE,
         ABOUT,
+        DATA,
         METRICS,
         RESULT,
         WEIGHTS,
