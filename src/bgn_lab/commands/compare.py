@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from bgn.factory import NAMES
 from bgn_lab import experiments, norms, paper
 from bgn_lab.commands.run import PRESETS
 from bgn_lab.data.domains import PLAIN, TEXTURED
+from bgn_lab.data.sources import Data
 from bgn_lab.engines import local
 from bgn_lab.experiments.adaptation.task import AdaptationRecipe
 from bgn_lab.recipe import Damaged, Recipe
@@ -27,7 +28,11 @@ from bgn_lab.report import text
 from bgn_lab.report.collect import Run, read
 from bgn_lab.report.comparison import compare, named
 from bgn_lab.report.write import write
-from bgn_lab.system import files
+from bgn_lab.system import files, signals
+from bgn_lab.system.signals import STOPPED, Interrupted
+from bgn_lab.training import record
+from bgn_lab.training.record import RESULT
+from bgn_lab.training.run import is_finished
 
 RUNS = "runs"
 
@@ -192,66 +197,60 @@ class Compare:
                 raise ValueError(f"groups={word!r} is neither a positive number nor 'paper'")
 
     def __call__(self, console: Console) -> int:
-        """Run, report."""
-        recipes = {recipe.key(): recipe for recipe in self.recipes()}
-        self._check([recipe for recipe in recipes.values() if recipe.seed == 0])
-        jobs = local.jobs_for(self.jobs, next(iter(recipes.values())).device)
-        folder = self.out / RUNS
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OSError(f"out={self.out} cannot be made a folder: {error.strerror}") from None
-        handle = files.lock(self.out)
-        try:
-            return self._run(console, recipes, folder, jobs)
-        finally:
-            files.unlock(handle)
+        """Run what is missing and write the report."""
+        with signals.handle_signals():
+            recipes = {recipe.key(): recipe for recipe in self.recipes()}
+            data = self._check(recipes)
+            jobs = local.jobs_for(self.jobs, next(iter(recipes.values())).device)
+            folder = self.out / RUNS
+            files.make_folder(folder)
+            handle = files.lock(self.out)
+            try:
+                for key in recipes:
+                    record.check_data(folder / key, data[key])
+                return self._run(console, recipes, folder, jobs)
+            finally:
+                files.unlock(handle)
 
-    def _check(self, recipes: list[Recipe]) -> None:
-        """Refuse what would fail after minutes."""
-        for _, own in groupby(
-            recipes, key=lambda recipe: getattr(recipe, "task", None)
-        ):  # which have images of their own
-            first, *others = own
-            task = experiments.task(first)
-            task.check()
-            for recipe in others:
-                experiments.task(recipe, task.data).check()
+    def _check(self, recipes: dict[str, Recipe]) -> dict[str, Data]:
+        """Refuse what would fail after minutes; the data of each run."""
+        found: dict[Any, Data] = {}  # by the task of adaptation, which has images of its own
+        for recipe in recipes.values():
+            place = getattr(recipe, "task", None)
+            if recipe.seed == 0:
+                task = experiments.task(recipe, found.get(place))
+                task.check()
+                found[place] = task.data
+        return {key: found[getattr(recipe, "task", None)] for key, recipe in recipes.items()}
 
     def _run(self, console: Console, recipes: dict[str, Recipe], folder: Path, jobs: int) -> int:
-        done = {
-            key: read(folder / key) for key in recipes if (folder / key / "result.json").exists()
-        }
+        done = {key: read(folder / key) for key in recipes if (folder / key / RESULT).exists()}
         if done:
-            said = f"{len(done)} of {len(recipes)} runs are there already, in {folder}"
-            console.print(said, highlight=False, markup=False, soft_wrap=True)
+            lines = [f"{len(done)} of {len(recipes)} runs are there already, in {folder}"]
+            abouts = [run.about for run in done.values()]
+            for line in lines + record.other_versions(abouts, len(recipes)):
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
         started = time.perf_counter()
         failures: list[str] = []
+        stopped, code = "", 0
         with _Show(console, recipes, done) as show:
 
-            def hear(outcome: local.Outcome) -> None:
+            def on_outcome(outcome: local.Outcome) -> None:
                 if outcome.result is None:
                     failures.append(f"{_name(outcome.recipe)}: {outcome.error}")
                 else:
                     done[outcome.key] = read(folder / outcome.key)
                 show.over(outcome)
 
-            stopped = ""
+            left = {key: r for key, r in recipes.items() if not is_finished(folder / key)}
             try:
-                local.run(
-                    {k: r for k, r in recipes.items() if k not in done},
-                    folder,
-                    jobs,
-                    hear,
-                    show.refresh,
-                )
-            except KeyboardInterrupt:
-                stopped = "interrupted"
-            except local.Broken:
-                stopped = "a process was killed, perhaps for lack of memory" + (
-                    ": fewer --jobs need less" if jobs > 1 else ""
-                )
-        return self._end(console, recipes, done, failures, stopped, time.perf_counter() - started)
+                local.run(left, folder, jobs, on_outcome, show.refresh)
+            except Interrupted as stop:
+                stopped, code = str(stop), stop.code
+            except local.Broken as broken:
+                stopped, code = f"{broken}. {STOPPED}", 1
+        self._end(console, recipes, done, failures, stopped, time.perf_counter() - started)
+        return code or (1 if failures else 0)
 
     def _end(
         self,
@@ -261,22 +260,19 @@ class Compare:
         failures: list[str],
         stopped: str,
         seconds: float,
-    ) -> int:
+    ) -> None:
         if done:
             for found in write([done[key] for key in recipes if key in done], self.out):
                 console.print(text.terminal(found, found.title()))
                 console.print(Text(found.caption(), style="dim"))
             spent = f"{seconds / 60:.1f} min this time"
-            said = f"\n{len(done)} of {len(recipes)} runs are done ({spent}); report: {self.out / 'report.html'}"
-            console.print(said, highlight=False, markup=False, soft_wrap=True)
+            report = self.out / "report.html"
+            line = f"\n{len(done)} of {len(recipes)} runs are done ({spent}); report: {report}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
         for failure in failures:
             console.print(Text(f"failed: {failure}", style="red"), soft_wrap=True)
         if stopped:
-            console.print(
-                f"{stopped}; what is done is kept, the same command goes on from there",
-                soft_wrap=True,
-            )
-        return 130 if stopped == "interrupted" else 1 if stopped or failures else 0
+            console.print(stopped, highlight=False, soft_wrap=True)
 
 
 def _name(recipe: Recipe) -> str:
@@ -284,7 +280,7 @@ def _name(recipe: Recipe) -> str:
 
 
 class _Show:
-    """Live on a terminal: accuracies so far, runs done, time left. Elsewhere: one line per run."""
+    """On a terminal accuracies so far, runs done and time left, live; elsewhere a line per run."""
 
     def __init__(self, console: Console, recipes: dict[str, Recipe], done: dict[str, Run]) -> None:
         self.console, self.recipes, self.done = console, recipes, done
@@ -314,7 +310,7 @@ class _Show:
         self.stack.close()
 
     def left(self) -> str:
-        """In words."""
+        """Time left, in words."""
         fresh = self.past - self.before
         if not fresh:
             return "time left: not known yet"
@@ -322,26 +318,22 @@ class _Show:
         return f"about {seconds / 60:.1f} min left"
 
     def over(self, outcome: local.Outcome) -> None:
-        """A run is over."""
+        """Show a run that is over."""
         self.past += self.cost[outcome.key]
         if self.live is None:
             r, result = outcome.recipe, outcome.result
             key = r.measures[0].key
-            said = (
-                outcome.error
-                if result is None
-                else result["status"]
-                if result["reason"]
-                else f"{result[key]:.1%}"
-            )
-            spent = "" if result is None else f" in {result['seconds']:.0f} s"
-            line = (
-                f"[{len(self.done)}/{len(self.recipes)}] {_name(r)}: {said}{spent}; {self.left()}"
-            )
+            if result is None:
+                outcome_line = outcome.error
+            else:
+                score = result["status"] if result["reason"] else f"{result[key]:.1%}"
+                outcome_line = f"{score} in {result['seconds']:.0f} s"
+            count = f"[{len(self.done)}/{len(self.recipes)}]"
+            line = f"{count} {_name(r)}: {outcome_line}; {self.left()}"
             self.console.print(line, highlight=False, markup=False)
 
     def refresh(self) -> None:
-        """Draw anew."""
+        """Draw the table again."""
         if self.live is not None:
             self.bar.update(
                 self.task,
