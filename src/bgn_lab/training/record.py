@@ -92,8 +92,8 @@ class Record:
             files.write_json(self.folder / DATA, _fingerprints(data))
         path = self.folder / ABOUT
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        session, found = {"time": now, **about()}, _json(path) if path.exists() else {}
-        sessions = found.pop("sessions", [])
+        session = {"time": now, **about()}
+        sessions = read_about(self.folder).get("sessions", []) if path.exists() else []
         first = sessions[0] if sessions else session
         files.write_json(path, {**first, "sessions": [*sessions, session]})
 
@@ -135,6 +135,11 @@ def _json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error})") from None
     return found
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What the run in a folder ran on: the fields of its first session, and all ``sessions``."""
+    return _json(folder / ABOUT)
 
 
 def data_fingerprint(data: Data) -> str:
