@@ -19,7 +19,7 @@ HELP = ("-h", "--help", "help")
 
 
 class Command(NamedTuple):
-    """A command: module:class (none for runs of experiments), a line on it, examples."""
+    """A command: module:class (none where options depend on the experiment), a line, examples."""
 
     place: str
     summary: str
@@ -28,12 +28,15 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "compare": Command(
-        "bgn_lab.commands.compare:Compare",
+        "",
         "every normalizer at every batch size: table, pictures, page",
         (
             "bgn compare",
             "bgn compare --norms bn gn bgn --batch-sizes 2 4 --groups paper 1 8 32 --epochs 5 --seeds 3 --out runs/mine",
             "bgn compare --data photos --model resnet18 --image-size 128",
+            "bgn compare --preset laptop-table-2 --data mini100_32.npz",
+            "bgn compare --preset paper-table-1 --root imagenet --device cuda",
+            "bgn compare --experiment adaptation --preset paper --data office31 --weights resnet50-{norm}.pth",
         ),
     ),
     **{
@@ -92,7 +95,7 @@ def overview(start: str = "") -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; the exit code: 0, 1 if runs failed, 2 for bad input, 130 after Ctrl-C, 75 after
-    SIGTERM."""
+    SIGTERM or SIGHUP."""
     words = sys.argv[1:] if arguments is None else arguments
     starts = {name.split()[0] for name in COMMANDS if " " in name}
     if not words or words[0] in HELP:
@@ -161,12 +164,14 @@ def _parse(name: str, words: list[str]) -> Any:
     """The command with its options."""
     import tyro
 
-    from bgn_lab.commands import options, run
+    from bgn_lab.commands import compare, options, run
 
     examples = "examples:\n" + "\n".join(f"  {example}" for example in COMMANDS[name].examples)
     first, _, experiment = name.partition(" ")
     if first == "run":
         return run.parse(experiment, words, examples)
+    if first == "compare":
+        return compare.parse(words, examples)
     module, _, attribute = COMMANDS[name].place.partition(":")
     kind: Any = getattr(importlib.import_module(module), attribute)
     return tyro.cli(
@@ -179,12 +184,11 @@ def _parse(name: str, words: list[str]) -> Any:
 
 
 def _interrupted(console: Console, code: int) -> int:
-    from bgn_lab.system.signals import REQUEUE
+    from bgn_lab.system.signals import STOPPED
     from bgn_lab.training import team
 
     if team.rank() == 0:
-        why = "asked to end" if code == REQUEUE else "interrupted"
-        console.print(f"\n{why}: what is done is kept, the same command goes on from there")
+        console.print(f"\n{STOPPED}")
     return code
 
 

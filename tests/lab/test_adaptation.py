@@ -216,7 +216,7 @@ def test_groups_of_the_paper(task: str, text: int | None, table: int | None) -> 
     recipe = replace(TINY, task=task)
     assert recipe.usual_groups == text
     assert replace(recipe, printed="table").usual_groups == table
-    assert replace(recipe, trust=None).trust == (0.05 if task in ("ad", "aw") else 1.0)
+    assert replace(recipe, trust=None).trust_limit == (0.05 if task in ("ad", "aw") else 1.0)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,10 @@ def test_groups_of_the_paper(task: str, text: int | None, table: int | None) -> 
 def test_a_task_by_names_is_the_one_by_initials(name: str, other: str, tmp_path: Path) -> None:
     by_name, by_initials = (AdaptationRecipe(data=str(tmp_path), task=t) for t in (name, other))
     assert by_name == by_initials
-    assert (by_name.usual_groups, by_name.trust) == (by_initials.usual_groups, by_initials.trust)
+    assert (by_name.usual_groups, by_name.trust_limit) == (
+        by_initials.usual_groups,
+        by_initials.trust_limit,
+    )
     assert by_name.usual_groups == paper.ADAPTATION_GROUPS[other]
     assert by_name.key() == by_initials.key()
     shipped = [AdaptationRecipe(task=task) for task in (None, "pt", "plain-textured")]

@@ -17,7 +17,7 @@ from bgn_lab.data.sources import InMemory
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.training import loop
 from bgn_lab.training import run as running
-from bgn_lab.training.record import ABOUT, METRICS, RECIPE, RESULT
+from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED, WEIGHTS
 from bgn_lab.training.task import floor
 
@@ -37,6 +37,7 @@ def test_every_normaliser_learns(tmp_path: Path, norm: str) -> None:
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         RECIPE,
         ABOUT,
+        DATA,
         METRICS,
         RESULT,
         WEIGHTS,
@@ -127,7 +128,7 @@ def test_without_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     recipe = replace(SMALL, limit=200, epochs=1, stride=2, test=False)
     task = experiments.task(recipe)
 
-    def refuse(batch_size: int) -> Any:
+    def refuse(batch_size: int) -> Any:  # noqa: ARG001
         raise AssertionError("test images were evaluated")
 
     monkeypatch.setattr(type(task.data.test), "evaluation", lambda source, size: (

@@ -240,7 +240,7 @@ def test_interrupted_and_gone_on(tmp_path: Path) -> None:
     rest = child.stdout.read()
     child.stdout.close()
     assert child.wait(60) == 130
-    assert "the same command goes on from there" in rest
+    assert "Run the same command to resume." in rest
     done = {
         path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")
     }

@@ -360,7 +360,7 @@ def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(
     finally:
         _end(child)
     assert child.returncode == REQUEUE, said
-    assert "asked to end: what is done is kept" in said
+    assert "Stopped. Run the same command to resume." in said
     content = (tmp_path / "run" / checkpoint.NAME).read_bytes()
     about, _ = checkpoint._read(content, tmp_path)
     assert about["progress"]["epoch"] == 1

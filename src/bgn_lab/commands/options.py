@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from dataclasses import field, fields, make_dataclass
+from itertools import pairwise
 from typing import Annotated, Any, get_type_hints
 
 import tyro
@@ -18,17 +19,18 @@ LEADING = ("data", "model", "normalizer", "training", "optimizer", "worker")
 LAST = "runtime"
 
 
-def groups(default: Recipe) -> list[tuple[str, Any, Any]]:
+def groups(default: Recipe, without: tuple[str, ...] = ()) -> list[tuple[str, Any, Any]]:
     """Fields for ``dataclasses.make_dataclass``: one nested dataclass for each group of options.
 
     Args:
         default: a recipe whose values are the defaults.
+        without: fields that are no options.
     """
     kind = type(default)
     hints, help = get_type_hints(kind, include_extras=True), _help(kind)
     found: dict[str, list[tuple[str, Any, Any]]] = {group: [] for group in LEADING}
     for own in fields(kind):
-        if not own.init:
+        if not own.init or own.name in without:
             continue
         value = getattr(default, own.name)
         # an optional option has its default in its help
@@ -50,14 +52,28 @@ def groups(default: Recipe) -> list[tuple[str, Any, Any]]:
     return made
 
 
-def recipe(kind: type[Recipe], parsed: Any) -> Recipe:
-    """The recipe from what tyro made of the groups."""
-    values: dict[str, Any] = {}
+def value_of(option: str, words: list[str]) -> str | None:
+    """What the words give an option, the last one if they do so twice.
+
+    >>> value_of("preset", ["--norm", "bn", "--preset", "laptop"]), value_of("preset", [])
+    ('laptop', None)
+    """
+    named = [
+        word.partition("=")[2] or after
+        for word, after in pairwise([*words, ""])
+        if word.partition("=")[0] == f"--{option}"
+    ]
+    return named[-1] if named and named[-1] else None
+
+
+def values(parsed: Any) -> dict[str, Any]:
+    """Fields of the recipe from what tyro made of the groups."""
+    found: dict[str, Any] = {}
     for own in fields(parsed):
         nested = getattr(parsed, own.name)
         if type(nested).__name__ == f"_{own.name}":
-            values |= {inner.name: getattr(nested, inner.name) for inner in fields(nested)}
-    return kind(**values)
+            found |= {inner.name: getattr(nested, inner.name) for inner in fields(nested)}
+    return found
 
 
 def _group(kind: type[Recipe], name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, fields, make_dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +57,7 @@ class Run:
             raise ValueError(f"out={self.out} is a file; expected a folder, or a name for one")
         recipe = self._shared(self.recipe)
         if self.processes > 1 and not team.started():
-            with signals.listening():
+            with signals.handle_signals():
                 if recipe.device == "cuda" and torch.cuda.device_count() < self.processes:
                     raise ValueError(
                         f"processes={self.processes} exceeds the {torch.cuda.device_count()}"
@@ -67,7 +66,7 @@ class Run:
                 here = replace(recipe, device="cpu")  # devices are for the processes
                 experiments.task(here).check()  # here, where an error is printed once
             return launch(sys.argv[1:], self.processes, self.restarts, console)
-        with signals.listening(), team.joined(recipe) as own:
+        with signals.handle_signals(), team.joined(recipe) as own:
             return self._run(console if own.first else Console(quiet=True), recipe, own)
 
     def _shared(self, recipe: Recipe) -> Recipe:
@@ -104,7 +103,7 @@ def parse(name: str, words: list[str], description: str) -> Run:
         description: of the command, for its help.
     """
     experiment = experiments.get(name)
-    preset = _preset(words)
+    preset = options.value_of("preset", words)
     default = experiment.recipe() if preset is None else experiment.preset(preset).recipe
     own: list[tuple[str, Any, Any]] = [
         ("preset", Annotated[str | None, _arg(_presets(experiment))], field(default=None)),
@@ -123,7 +122,7 @@ def parse(name: str, words: list[str], description: str) -> Run:
         description=f"{experiment.recipe.__doc__}\n\n{description}",
         config=(*options.STYLE, tyro.conf.OmitArgPrefixes),
     )
-    recipe = options.recipe(experiment.recipe, parsed)
+    recipe = experiment.recipe(**options.values(parsed))
     return Run(experiment, recipe, **{option: getattr(parsed, option) for option, _, _ in own})
 
 
@@ -143,20 +142,6 @@ def _presets(experiment: Experiment) -> str:
         needs = " and ".join(f"--{option}" for option in preset.needs)
         found.append(f"{name} ({preset.help}{f'; needs {needs}' if needs else ''})")
     return f"other defaults: {', '.join(found)}"
-
-
-def _preset(words: list[str]) -> str | None:
-    """The preset that the words name, the last one if they do so twice.
-
-    >>> _preset(["--norm", "bn", "--preset", "laptop"]), _preset(["--preset=paper"]), _preset([])
-    ('laptop', 'paper', None)
-    """
-    named = [
-        word.partition("=")[2] or after
-        for word, after in pairwise([*words, ""])
-        if word.partition("=")[0] == "--preset"
-    ]
-    return named[-1] if named and named[-1] else None
 
 
 def _train(console: Console, task: Task, folder: Path, own: team.Team) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from bgn_lab.data.sources import Batch, generator, rebatch
 from bgn_lab.system import cores, files
+from bgn_lab.system.signals import SIGNALS
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 CHUNK = 32  # images that a worker decodes at a time
@@ -104,7 +105,7 @@ class Files:
 def _deaf(number: int) -> None:  # noqa: ARG001
     """A signal to all processes is for the one that trains: it decides when decoding ends. Locks are its own, too."""
     files.forget_locks()
-    for which in (signal.SIGINT, signal.SIGTERM):
+    for which in SIGNALS:
         signal.signal(which, signal.SIG_IGN)
 
 

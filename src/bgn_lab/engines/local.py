@@ -1,29 +1,31 @@
-"""Many runs: side by side in processes of their own, each in its own folder; what is done stays done."""
+"""Many runs in processes of this machine, each in a folder of its own."""
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.synchronize import Event
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from bgn import checks
 from bgn_lab.recipe import Recipe
-from bgn_lab.system import cores
-
-_stop: Event | None = None  # of a worker process
+from bgn_lab.system import cores, signals
+from bgn_lab.system.signals import Interrupted
 
 
 class Broken(Exception):
-    """A worker process was killed: nobody can tell by whom, and what it was about."""
+    """A worker process was killed: it is not known by what, or which run was its."""
+
+    def __init__(self, jobs: int) -> None:
+        hint = ": fewer --jobs need less" if jobs > 1 else ""
+        super().__init__(f"a process was killed, perhaps for lack of memory{hint}")
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,17 @@ class Outcome:
     error: str = ""
 
 
-def _set_up(stop: Event, threads: int) -> None:
-    """In a worker process: no reaction of its own to Ctrl-C, no life after its parent, its share of the cores."""
-    global _stop
-    _stop = stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def jobs_for(wanted: int | None, device: str) -> int:
+    """Number of runs side by side: as wanted, else one per core on the CPU, one elsewhere."""
+    if wanted is None:
+        return cores.count() if device == "cpu" else 1
+    checks.positive_int("jobs", wanted)
+    return wanted
+
+
+def _set_up(threads: int) -> None:
+    """Prepare a worker process: its share of the cores, and no life after its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent passes it on
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -54,25 +62,15 @@ def _set_up(stop: Event, threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def jobs_for(wanted: int | None, device: str) -> int:
-    """Runs side by side: as wanted; otherwise one per core on the CPU, one on other devices."""
-    if wanted is None:
-        return cores.count() if device == "cpu" else 1
-    checks.positive_int("jobs", wanted)
-    return wanted
-
-
 def _work(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """Run a recipe in a worker process. SIGTERM and SIGHUP save the run and end the process."""
     from bgn_lab import experiments
-    from bgn_lab.system.signals import Interrupted
-    from bgn_lab.training.run import Watcher
 
-    def look(epoch: int = 0, step: int = 0) -> None:  # noqa: ARG001
-        if _stop is not None and _stop.is_set():
-            raise Interrupted
-
-    look()
-    return experiments.run(recipe, folder, Watcher(step=look))
+    try:
+        with signals.handle_signals():
+            return experiments.run(recipe, folder)
+    except Interrupted as stop:
+        os._exit(stop.code)  # not to the next run; the parent knows, or learns that it is gone
 
 
 def run(
@@ -84,54 +82,49 @@ def run(
 ) -> None:
     """Run every recipe in ``folder/key``, at most ``jobs`` at a time, in the order given.
 
-    ``on_outcome`` hears of each that is over, ``on_wait`` is called about four times a second. Ctrl-C stops the runs at their
-    last checkpoints and is raised again; the same call goes on from there. A run that fails is reported and the others go on;
-    where a process is killed, :class:`Broken` is raised.
+    ``on_outcome`` is called for each run that is over, ``on_wait`` about four times a second. An
+    exception, such as that of a signal, stops the runs at a checkpoint and is raised again; the
+    same call resumes them. A second Ctrl-C meanwhile kills them. A run that fails is an outcome like
+    others; where a process is killed, the others stop at a checkpoint and :class:`Broken` is raised.
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
-    stop = context.Event()
-    threads = max(1, cores.count() // jobs)
     waiting: dict[Future[dict[str, Any]], tuple[str, Recipe]] = {}
-    with ProcessPoolExecutor(jobs, context, _set_up, (stop, threads)) as pool:
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(jobs, context, _set_up, (cores.threads(jobs),)) as pool:
         try:
-            with _deaf():  # processes inherit that, and are so from their first moment
+            # processes inherit that, and ignore Ctrl-C from their first moment
+            with signals.ignore_signals(signal.SIGINT):
                 for key, recipe in recipes.items():
                     waiting[pool.submit(_work, recipe, folder / key)] = key, recipe
             while waiting:
                 over = wait(waiting, timeout=0.25, return_when=FIRST_COMPLETED).done
+                # runs that ended before a process was killed come first
                 for future in sorted(
                     over, key=lambda future: isinstance(future.exception(), BrokenProcessPool)
                 ):
                     key, recipe = waiting.pop(future)
                     error = future.exception()
                     if isinstance(error, BrokenProcessPool):
-                        raise error
+                        raise Broken(jobs)
                     result = None if error is not None else future.result()
-                    on_outcome(
-                        Outcome(
-                            key,
-                            recipe,
-                            result,
-                            "" if error is None else f"{type(error).__name__}: {error}",
-                        )
-                    )
+                    reason = "" if error is None else f"{type(error).__name__}: {error}"
+                    on_outcome(Outcome(key, recipe, result, reason))
                 on_wait()
-        except BrokenProcessPool:
-            raise Broken from None
         except BaseException:
-            stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
+            _stop(pool, set(multiprocessing.active_children()) - others)
             raise
 
 
-@contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """With Ctrl-C ignored, where this is the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _stop(pool: ProcessPoolExecutor, workers: set[BaseProcess]) -> None:
+    """End the worker processes: they save their runs first, unless Ctrl-C comes again."""
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        with signals.defer_signals():
+            for worker in workers:
+                worker.terminate()
+            pool.shutdown(wait=True, cancel_futures=True)
+    except Interrupted:  # they are saved
+        raise
+    except BaseException:
+        for worker in workers:
+            worker.kill()
+        raise

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bgn import checks
 from bgn_lab import paper
+from bgn_lab.experiments.grid import Grid
 from bgn_lab.recipe import Recipe
 from bgn_lab.training.task import Task
 
@@ -22,10 +23,20 @@ class Preset:
     """Options that the user has to give."""
     check: Callable[[Any], None] = lambda recipe: None  # noqa: ARG005
     """Refuses recipes that are no longer what the preset's name promises."""
+    shipped_only: tuple[str, ...] = ()
+    """Options whose value here suits the data of the preset; with other data `bgn compare` leaves
+    them to their defaults."""
 
 
 def _nothing(recipe: Any) -> str:  # noqa: ARG001
     return ""
+
+
+Columns = tuple[Mapping[str, Any], ...]
+
+
+def _one_column(data: str, tasks: tuple[str, ...]) -> Columns:  # noqa: ARG001
+    return ({},)
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,11 @@ class Experiment:
     """Tables of the paper that belong beside its results."""
     explain: Callable[[Any], str] = _nothing
     """Sentences that explain the measures of a recipe, for the text below a table."""
+    grids: Mapping[str, Grid] = field(default_factory=dict)
+    """Runs that `bgn compare --preset NAME` makes; of a preset without one, all normalizers."""
+    columns: Callable[[str, tuple[str, ...]], Columns] = _one_column
+    """Values of the fields that make the columns of a comparison beside the batch size, from the
+    name of the data and the tasks that are wanted."""
     comparable: bool = True
     """Whether `bgn compare` runs it; searches are compared by what they find."""
 
@@ -49,6 +65,12 @@ class Experiment:
         """A preset by name."""
         checks.one_of("preset", name, tuple(self.presets))
         return self.presets[name]
+
+    def grid(self, name: str) -> Grid:
+        """The grid of a name, or of a preset of that name."""
+        checks.one_of("preset", name, tuple({**self.grids, **self.presets}))
+        found = self.grids.get(name, Grid())
+        return found if found.preset else replace(found, preset=name)
 
     def check(self, name: str, recipe: Recipe) -> None:
         """Refuse a recipe that lacks what its preset needs.

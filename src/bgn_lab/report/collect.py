@@ -41,6 +41,7 @@ class Run:
             for name, value in self.recipe.to_json().items()
         }
         about = {**self.about, **({"command": self.command} if self.command else {})}
+        about.pop("sessions", None)  # whose commands name paths
         return {"folder": self.folder.name, "recipe": recipe, "result": self.result, "about": about}
 
 

@@ -192,7 +192,9 @@ def _settings(found: Comparison) -> str:
 
 def _machine(run: Run) -> dict[str, str]:
     about = {
-        name: str(value) for name, value in run.about.items() if name not in ("command", "git")
+        name: str(value)
+        for name, value in run.about.items()
+        if name not in ("command", "git", "time", "sessions")
     }
     if git := run.about.get("git"):
         about["source"] = git["commit"][:12] + (", changed" if git["changed"] else "")

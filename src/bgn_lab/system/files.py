@@ -36,6 +36,25 @@ def write(path: Path, content: str | bytes) -> None:
             draft.unlink()
 
 
+def append(path: Path, line: str) -> None:
+    """A line at the end of a file, on disk when this returns; a crash may leave part of it."""
+    try:
+        with path.open("a") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where they are missing."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{path} cannot be made a folder: {error.strerror}") from None
+
+
 def is_draft(path: Path, *names: str) -> bool:
     """Whether a path is what :func:`write` leaves of one of these files, or of any, where its process is killed."""
     return path.name.startswith(tuple(f".{name}." for name in names) or ".") and path.name.endswith(

@@ -21,26 +21,25 @@ PATIENCE = 600  # seconds that processes have for their checkpoint after a signa
 
 
 def launch(words: Sequence[str], processes: int, restarts: int, console: Console) -> int:
-    """Run ``bgn words`` in so many processes; if one of them dies, all begin again from the last checkpoint."""
+    """Run ``bgn words`` in several processes; if one of them dies, all resume from the last checkpoint."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
-    logging.getLogger("torch.distributed.elastic").setLevel(
-        logging.CRITICAL
-    )  # what there is to tell is told here
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores.count() // processes)))
+    # failures are reported here
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    os.environ.setdefault("OMP_NUM_THREADS", str(cores.threads(processes)))
     try:
         for attempt in range(restarts + 1):
             code, died = _attempt(words, processes)
             if not died:
                 return code
             after = (
-                "all begin again from the last checkpoint"
+                "all resume from the last checkpoint"
                 if attempt < restarts
-                else "the same command goes on from there"
+                else "run the same command to resume"
             )
             console.print(f"{died}: {after}", highlight=False, soft_wrap=True)
-    except SignalException as error:  # the processes have had it too, and written what they had to
-        return REQUEUE if error.sigval == signal.SIGTERM else INTERRUPTED
+    except SignalException as error:  # the processes got it too, and saved the run
+        return INTERRUPTED if error.sigval == signal.SIGINT else REQUEUE
     return 1
 
 

@@ -1,4 +1,8 @@
-"""How a run is asked to stop, and with what code it leaves, so that a scheduler knows whether to start it again."""
+"""Signals that stop a run, and its exit code: a scheduler reads from it whether to start it again.
+
+Ctrl-C (SIGINT) ends with code 130. SIGTERM, as schedulers send it, and SIGHUP, as a terminal that
+closes sends it, end with code 75. In all three cases the run is saved first, within its epoch.
+"""
 
 from __future__ import annotations
 
@@ -10,62 +14,86 @@ from collections.abc import Iterator
 from types import FrameType
 
 INTERRUPTED = 130  # after Ctrl-C, as shells have it
-REQUEUE = 75  # after SIGTERM: sysexits' EX_TEMPFAIL, "try again later"
+REQUEUE = 75  # after SIGTERM and SIGHUP: sysexits' EX_TEMPFAIL, "try again later"
+STOPPED = "Stopped. Run the same command to resume."
+# Windows has no SIGHUP
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 
 class Interrupted(Exception):
-    """Somebody asked to stop; the last checkpoint stands."""
+    """A signal stopped the run; its last checkpoint stands."""
 
     def __init__(self, code: int = INTERRUPTED) -> None:
-        super().__init__()
+        super().__init__(STOPPED)
         self.code = code
 
 
-_signal: int | None = None  # that came
-_patient = False
+_received: int | None = None  # the last signal
+_deferring = False
 
 
-def asked() -> int:
-    """The exit code for a signal that came and has not been obeyed yet; 0 if none did."""
-    return 0 if _signal is None else REQUEUE if _signal == signal.SIGTERM else INTERRUPTED
+def requested() -> int:
+    """Exit code for the signal that was received, 0 if there was none."""
+    return 0 if _received is None else INTERRUPTED if _received == signal.SIGINT else REQUEUE
 
 
-def _hear(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    global _signal
-    again, _signal = _signal is not None, number
-    if not _patient:
-        raise Interrupted(asked())
-    if (
-        again and number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ
-    ):  # torchrun passes each on once more
+def _receive(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    global _received
+    again, _received = _received is not None, number
+    if not _deferring:
+        raise Interrupted(requested())
+    # torchrun passes each signal on once more, which is no second request
+    if again and number == signal.SIGINT and "TORCHELASTIC_RUN_ID" not in os.environ:
         raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[None]:
-    """With SIGTERM and Ctrl-C as :class:`Interrupted`, at once or at the end of what must not be torn apart."""
-    global _signal
+def handle_signals() -> Iterator[None]:
+    """Turn SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`, which :func:`defer_signals` delays.
+
+    A signal that this process was started to ignore (by ``nohup``, or SIGINT in the background of a
+    shell script) stays ignored. Does nothing outside of the main thread, which alone gets signals.
+    """
+    global _received
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _signal = None
-    before = {number: signal.signal(number, _hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    _received = None
+    handled = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, _receive) for number in handled}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _signal = None
+        _received = None
 
 
 @contextlib.contextmanager
-def patient() -> Iterator[None]:
-    """What must not be torn apart: a signal meanwhile is obeyed at the end, a second Ctrl-C at once."""
-    global _patient
-    _patient = True
+def defer_signals() -> Iterator[None]:
+    """Raise :class:`Interrupted` at the end of the block only; a second Ctrl-C ends it at once."""
+    global _deferring
+    _deferring = True
     try:
         yield
     finally:
-        _patient = False
-    if code := asked():
+        _deferring = False
+    if code := requested():
         raise Interrupted(code)
+
+
+@contextlib.contextmanager
+def ignore_signals(*numbers: int) -> Iterator[None]:
+    """Ignore these signals; processes that are started meanwhile ignore them as well.
+
+    Does nothing outside of the main thread, where handlers cannot be changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,13 +1,16 @@
-"""A training run: stop and go on at any step, alone or as one of several processes.
+"""A training run that can be stopped and resumed at any step, in one process or several.
 
-The weights come from the seed; order and augmentation of an epoch from the seed and the epoch. So a run that was killed and
-goes on from its checkpoint ends with the same bits, on the CPU, as one that was not.
+The weights come from the seed; order and augmentation of an epoch from the seed and the epoch. So a
+run that was killed and resumed from its checkpoint ends with the same bits, on the CPU, as one that
+was not.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, replace
@@ -18,10 +21,11 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from bgn_lab.data.sources import Batch, Source, fingerprint, mixed, share
+from bgn_lab.data.sources import Batch, Source, mixed, share
 from bgn_lab.system import files, signals
 from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import checkpoint, loop
+from bgn_lab.training import record as records
 from bgn_lab.training.loop import Score
 from bgn_lab.training.record import Record
 from bgn_lab.training.task import Task, View
@@ -33,7 +37,7 @@ WEIGHTS = "model.safetensors"
 
 @dataclass
 class Watcher:
-    """What hears of a run's progress. ``step`` may raise :class:`bgn_lab.system.signals.Interrupted`."""
+    """Callbacks for a run's progress. ``step`` may raise ``bgn_lab.system.signals.Interrupted``."""
 
     begin: Callable[[int, int], None] = lambda epochs, steps: None  # noqa: ARG005
     step: Callable[[int, int], None] = lambda epoch, step: None  # noqa: ARG005
@@ -43,27 +47,35 @@ class Watcher:
 def run(
     task: Task, folder: Path, watcher: Watcher | None = None, team: Team | None = None
 ) -> dict[str, Any]:
-    """Train, or go on with training, in a folder of its own; the result, at once if there is one already.
+    """Train in a folder of its own, or resume there; the result, at once if there is one already.
 
     With several processes all call this; the first one alone reads and writes the folder.
     """
     recipe, data = task.recipe, task.data
     team = team or Team(recipe.simulate_workers)
     task.check()
-    team.same(
-        "images",
-        {part: fingerprint(getattr(data, part)) for part in ("train", "validation", "test")},
-    )
+    team.same("images", records.data_fingerprint(data))
     with Record(folder, recipe) if team.first else nullcontext() as record:
-        done = team.tell(None if record is None else record.result())
+        done = None
+        if record is not None:
+            records.check_data(folder, data)
+            done = record.result() if is_finished(folder) else None
+        done = team.tell(done)
         if done is not None:
             return done
+        if record is not None:
+            record.begin(data)
         with loop.convolutions(recipe, data):
             return _Training(task, folder, record, watcher or Watcher(), team).run()
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether nothing is left to do for the run in a folder, its pictures included."""
+    return (folder / records.RESULT).exists() and not (folder / checkpoint.NAME).exists()
+
+
 class _Training:
-    """A run under way."""
+    """A run in progress."""
 
     def __init__(
         self, task: Task, folder: Path, record: Record | None, watcher: Watcher, team: Team
@@ -73,6 +85,7 @@ class _Training:
         )  # fmt: skip
         recipe = self.recipe
         self.folder, self.path = folder, folder / checkpoint.NAME
+        self.normalizers = task.description()  # now: at the end its files may be gone
         self.model = task.build()
         self.optimizer = task.optimizer(self.model)
         self.optimizers = {"optimizer": self.optimizer, **task.others(self.model)}
@@ -97,9 +110,10 @@ class _Training:
         return progress
 
     def run(self) -> dict[str, Any]:
-        """All epochs that are left, and the result."""
+        """Train for the remaining epochs; the result."""
         recipe = self.recipe
-        if not self.history:  # a damaged image shall not turn up after days; those for training turn up in the first epoch
+        # a damaged image shall not turn up after days; those for training do in the first epoch
+        if not self.history:
             for source in (self.data.validation, self.data.test):
                 share(source, self.team.rank, self.team.processes).check()
         board = _board(self.folder) if recipe.tensorboard and self.record is not None else None
@@ -116,18 +130,39 @@ class _Training:
         if board is not None:
             board.close()
         result = _result(self.task, self.model, self.history, self.progress.seconds)
-        if self.record is not None:
-            files.write(
-                self.folder / WEIGHTS,
-                save({n: t.contiguous() for n, t in self.model.state_dict().items()}),
-            )
+        result["normalisers"] = self.normalizers
+        if self.record is None:
+            return result
+        known = self.record.result()  # then only the pictures are missing
+        if known is None:
+            weights = save({n: t.contiguous() for n, t in self.model.state_dict().items()})
+            files.write(self.folder / WEIGHTS, weights)
+            known = {**result, "weights_sha256": hashlib.sha256(weights).hexdigest()}
+            self.record.finish(known)
+        self._illustrate()
+        return known
+
+    def _illustrate(self) -> None:
+        """Draw the task's pictures. The checkpoint stays until that worked, to draw them later."""
+        path = self.folder / records.WARNINGS
+        try:
             self.task.illustrate(self.model, self.folder)
-            self.record.finish(result)
+        except Interrupted:
+            raise
+        except Exception as error:  # whatever it is, it must not cost the result
+            reason = (
+                f"the pictures of {self.folder} could not be drawn "
+                f"({type(error).__name__}: {error}); the result is kept. "
+                "Run the same command to draw them again."
+            )
+            files.write(path, reason + "\n")
+            warnings.warn(reason, stacklevel=2)
+        else:
+            path.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
-        return result
 
     def _begin(self, epoch: int) -> bool:
-        """Plan an epoch, if it is not under way; whether there is something to do."""
+        """Plan an epoch, unless it has begun; whether there is something to do."""
         if not self.progress.step:
             self.task.begin(epoch, self.compiled)
             self.progress.plan = self.task.plan
@@ -138,12 +173,12 @@ class _Training:
     def _epoch(self, epoch: int) -> dict[str, Any]:
         team, begun = self.team, self.progress
         begin = time.perf_counter() - begun.spent
-        with signals.patient():
+        with signals.defer_signals():
             trained = self._train(epoch, begin)
             long = team.tell(
                 time.monotonic() - self.saved > 60
             )  # it may take long until all is tested
-            if long or team.total(signals.asked()) != (0,):
+            if long or team.total(signals.requested()) != (0,):
                 self._save(
                     replace(
                         begun, step=self.steps, score=trained, spent=time.perf_counter() - begin
@@ -162,7 +197,7 @@ class _Training:
             n: None if isinstance(v, float) and not math.isfinite(v) else v
             for n, v in metrics.items()
         }
-        with signals.patient():
+        with signals.defer_signals():
             self.history.append(metrics)
             if self.record is not None:
                 self.record.add(metrics)
@@ -180,7 +215,7 @@ class _Training:
         batches = team.batches(begun.step * recipe.batches, self.steps * recipe.batches)
 
         def after(number: int, score: Callable[[], Score]) -> None:
-            step, wish = begun.step + number, signals.asked()
+            step, wish = begun.step + number, signals.requested()
             try:
                 self.watcher.step(epoch, step)
             except Interrupted as interrupted:
@@ -263,7 +298,6 @@ def _result(
         "epochs": len(history),
         "seconds": seconds,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "normalisers": task.description(),
     }
 
 

@@ -1,9 +1,10 @@
 """Descriptor of domain adaptation."""
 
 from bgn_lab import paper
+from bgn_lab.data.domains import PLAIN, TEXTURED
 from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
 from bgn_lab.experiments.adaptation.task import Adaptation
-from bgn_lab.experiments.experiment import Experiment, Preset
+from bgn_lab.experiments.experiment import Columns, Experiment, Preset
 
 
 def explain(recipe: AdaptationRecipe) -> str:  # noqa: ARG001
@@ -13,6 +14,14 @@ def explain(recipe: AdaptationRecipe) -> str:  # noqa: ARG001
         " without their labels; last loop. Source only: learned from the source alone, and compared"
         " with BN of that kind. Nothing was chosen by the target's labels."
     )
+
+
+def columns(data: str, tasks: tuple[str, ...]) -> Columns:
+    """Tasks, each with and without adaptation."""
+    shipped = (f"{PLAIN}-{TEXTURED}",)
+    usual = shipped if data == "fashion-mnist" else tuple(paper.ADAPTATION_GROUPS)
+    wanted = tasks or usual
+    return tuple({"task": task, "adapt": adapt} for task in wanted for adapt in (False, True))
 
 
 _OFFICE = ("data", "weights")
@@ -26,6 +35,7 @@ EXPERIMENT = Experiment(
         "laptop": Preset(
             AdaptationRecipe(stride=2, epochs=10, warm=4, lr=0.01, limit=2000, iterations=60),
             "the two domains that ship with the package; minutes on two cores",
+            shipped_only=("stride", "limit"),
         ),
         "laptop-office": Preset(
             AdaptationRecipe(
@@ -52,4 +62,5 @@ EXPERIMENT = Experiment(
     },
     paper_tables=(paper.ADAPTATION,),
     explain=explain,
+    columns=columns,
 )

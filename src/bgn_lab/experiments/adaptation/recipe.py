@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from bgn import checks
 from bgn_lab import models, paper
@@ -117,10 +117,9 @@ class AdaptationRecipe(
         if self.iterations is not None:
             checks.positive_int("iterations", self.iterations)
         self._set("task", _canonical(self.task, self.data))
-        if self.trust is None:
-            self._set("trust", 0.05 if self.task in ("ad", "aw") else 1.0)
-        for name, most in {"trust": 1.0, "alpha": math.inf, "warm": self.epochs}.items():
+        for name, most in {"trust_limit": 1.0, "alpha": math.inf, "warm": self.epochs}.items():
             if not 0 <= getattr(self, name) <= most:
+                name = name.removesuffix("_limit")
                 raise ValueError(
                     f"{name}={getattr(self, name)} is out of range; expected a number from 0 to"
                     f" {most}"
@@ -140,6 +139,18 @@ class AdaptationRecipe(
     def _printed_matters(self) -> bool:
         given = self.groups is not None or self.instances is not None
         return self.norm == "bgn" and self.task in ("ad", "aw") and not given
+
+    @property
+    def trust_limit(self) -> float:
+        """Largest distance of a trusted image. It is resolved here and not stored: a preset must
+        not fix it before the task is known."""
+        usual = 0.05 if self.task in ("ad", "aw") else 1.0
+        return usual if self.trust is None else self.trust
+
+    def identity(self) -> dict[str, Any]:
+        """With the distance that is used, whether it was given or not."""
+        found = super().identity()
+        return found | {"trust": self.trust_limit} if "trust" in found else found
 
     @property
     def place(self) -> str:

@@ -103,8 +103,7 @@ class Adaptation(Task):
         if "labels" in before:
             moved[0] = clustering.shift(found.centres, before["centres"])
             moved[2] = float((found.labels != before["labels"]).float().mean())
-        assert r.trust is not None
-        kept = clustering.trusted(found, r.trust, EACH)
+        kept = clustering.trusted(found, r.trust_limit, EACH)
         self.plan = {
             "done": torch.tensor(done), "labels": found.labels, "kept": kept, "centres": found.centres,
             "moved": torch.tensor(moved),
