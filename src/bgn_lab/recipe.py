@@ -14,10 +14,11 @@ import torch
 from bgn import checks
 from bgn.factory import NAMES
 from bgn_lab import paper
+from bgn_lab.data import DATA_SETS
 
 Schedule = Literal["cosine", "steps", "constant"]
 Damaged = Literal["refuse", "skip"]
-DATA = ("fashion-mnist", "cifar10", "imagenet", "folder", "arrays")
+DATA = tuple(DATA_SETS)
 # where things are and how fast they come: results do not depend on them
 CIRCUMSTANCES = ("root", "decoders", "tensorboard", "damaged", "save_every")
 

@@ -83,7 +83,7 @@ def publish(
     """Let CIFAR-10 be this content, published at these addresses."""
     digest = hashlib.md5(content).hexdigest()
     archives = tuple(
-        replace(cifar10.BINARY, name=f"archive{k}.tar.gz", url=url, algorithm="md5", digest=digest)
+        replace(cifar10.BINARY, name=f"archive{k}.tar.gz", url=url, digest=digest)
         for k, url in enumerate(urls)
     )
     monkeypatch.setattr(cifar10, "ARCHIVES", archives)
@@ -142,7 +142,7 @@ def test_a_draft_that_was_whole_already(
 ) -> None:
     [archive] = publish(monkeypatch, [f"{server.url}/a"])
     (tmp_path / f"{archive.name}.part").write_bytes(CONTENT)
-    assert fetch.get_cifar10(tmp_path, silent) == tmp_path
+    assert cifar10.get(tmp_path, silent) == tmp_path
     assert (tmp_path / archive.name).read_bytes() == CONTENT
 
 
@@ -151,7 +151,7 @@ def test_what_is_there_is_not_fetched(
 ) -> None:
     _, second = publish(monkeypatch, [f"{server.url}/a", f"{server.url}/b"])
     (tmp_path / second.name).write_bytes(CONTENT)
-    assert fetch.get_cifar10(tmp_path, silent) == tmp_path
+    assert cifar10.get(tmp_path, silent) == tmp_path
     assert server.asked == []
 
 
@@ -161,7 +161,7 @@ def test_what_is_there_but_damaged_is_refused(
     [archive] = publish(monkeypatch, [f"{server.url}/a"])
     (tmp_path / archive.name).write_bytes(b"mine")
     with pytest.raises(ValueError, match=f"{tmp_path / archive.name} is damaged or another file"):
-        fetch.get_cifar10(tmp_path, silent)
+        cifar10.get(tmp_path, silent)
     assert (tmp_path / archive.name).read_bytes() == b"mine"
     assert server.asked == []
 
@@ -170,7 +170,7 @@ def test_the_second_source_if_the_first_fails(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, second = publish(monkeypatch, [f"http://127.0.0.1:{closed_port()}/a", f"{server.url}/b"])
-    assert fetch.get_cifar10(tmp_path, silent) == tmp_path
+    assert cifar10.get(tmp_path, silent) == tmp_path
     assert [path.name for path in tmp_path.iterdir()] == [second.name]
     assert (tmp_path / second.name).read_bytes() == CONTENT
 
@@ -180,7 +180,7 @@ def test_wrong_bytes_are_removed(
 ) -> None:
     publish(monkeypatch, [f"{server.url}/a"], b"other content")
     with pytest.raises(OSError, match=f"{server.url}/a: .* is damaged or another file"):
-        fetch.get_cifar10(tmp_path, silent)
+        cifar10.get(tmp_path, silent)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,9 +190,9 @@ def test_an_interrupted_draft_is_kept(
     [archive] = publish(monkeypatch, [f"{server.url}/a"])
     server.cut = 5000
     with pytest.raises(OSError, match="ended after 5000 of 300000 bytes"):
-        fetch.get_cifar10(tmp_path, silent)
+        cifar10.get(tmp_path, silent)
     server.cut = None
-    fetch.get_cifar10(tmp_path, silent)
+    cifar10.get(tmp_path, silent)
     assert server.asked == [("/a", None), ("/a", "bytes=5000-")]
     assert (tmp_path / archive.name).read_bytes() == CONTENT
 
@@ -203,9 +203,9 @@ def test_no_source_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch, [f"http://127.0.0.1:{closed_port()}/{k}" for k in "ab"] + ["no address"]
     )
     with pytest.raises(OSError, match="could not be fetched") as caught:
-        fetch.get_cifar10(tmp_path, silent)
+        cifar10.get(tmp_path, silent)
     assert all(archive.url in str(caught.value) for archive in archives)
-    assert str(caught.value).endswith(f"put it into {tmp_path}")
+    assert str(caught.value).endswith(f"--file FILE` puts it into {tmp_path}")
     assert "refused" in str(caught.value)
 
 
@@ -226,7 +226,7 @@ def test_a_server_that_answers_oddly(
         thread = threading.Thread(target=once)
         thread.start()
         with pytest.raises(OSError, match="could not be fetched"):
-            fetch.get_cifar10(tmp_path, silent)
+            cifar10.get(tmp_path, silent)
         thread.join()
 
 
