@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional as F
 
 from bgn_lab import data, experiments
-from bgn_lab.data.scan import scan
+from bgn_lab.data.folders.scan import scan
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.training import loop, schedule
 

@@ -21,11 +21,12 @@ from bgn import checks
 from bgn.factory import BATCH_WIDE, NAMES
 from bgn.groups import AUTO, ENOUGH, PAPER
 from bgn_lab import paper
+from bgn_lab.data import DATA_SETS
 
 Schedule = Literal["cosine", "steps", "constant"]
 Damaged = Literal["refuse", "skip"]
 GroupWord = Literal["paper", "auto"]
-DATA = ("fashion-mnist", "cifar10", "imagenet", "folder", "arrays")
+DATA = tuple(DATA_SETS)
 # where files are and how fast they come; data and weights count by their content
 NOT_IDENTITY = ("root", "weights", "decoders", "tensorboard", "damaged", "save_every")
 GROUPED = ("gn", "gbgn", "bgn")

@@ -14,7 +14,7 @@ import torch
 import bgn
 from bgn_lab import cli, data, experiments
 from bgn_lab.data.sources import Data
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.system import files
 from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import checkpoint, record

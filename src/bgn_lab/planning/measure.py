@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from bgn_lab import paper
-from bgn_lab.data.folder import _pixels
+from bgn_lab.data.folders.decode import cropped
 from bgn_lab.data.sources import Data, InMemory
 from bgn_lab.planning.devices import BASELINE, Device, fit
 from bgn_lab.planning.grid import Run
@@ -232,6 +232,6 @@ def decoding(size: int) -> float:
     seeds, count, begin = random.Random(0), 0, time.perf_counter()
     while (spent := time.perf_counter() - begin) < DECODING or not count:
         with Image.open(io.BytesIO(file.getvalue())) as image:
-            _pixels(image, size, seeds.getrandbits(62))
+            cropped(image, size, seeds.getrandbits(62))
         count += 1
     return count / spent

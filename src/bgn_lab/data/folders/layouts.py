@@ -1,6 +1,6 @@
-"""Trees of class folders: which part is where, and what is wrong with those that people have on their disks.
+"""Trees of class folders: where each part is, and what is wrong with common other trees.
 
-A check is given what was seen of a folder; it says what is wrong and what to do about that, or nothing.
+A check gets the listing of a folder and returns what is wrong with it and what to do, or None.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from bgn_lab.data.listing import ARCHIVES, ENDINGS, Seen, few, look, some
+from bgn_lab.data.folders.listing import ARCHIVES, ENDINGS, Seen, few, look, some
+from bgn_lab.data.names import printable
 
 TESTS = ("test", "val", "validation")
 IMAGENET = (1000, 1_281_167, 50_000)  # classes, training and validation images
@@ -27,11 +28,13 @@ def parts(root: Path, imagenet: bool) -> tuple[Path, Path | None]:
         seen = look(root)
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"root={root} does not exist; expected a folder{_near(root)}"
+            printable(f"root={root} does not exist; expected a folder{_near(root)}")
         ) from None
     except NotADirectoryError:
         remedy = "; unpack it and give the folder" if root.name.lower().endswith(ARCHIVES) else ""
-        raise NotADirectoryError(f"root={root} is a file; expected a folder{remedy}") from None
+        raise NotADirectoryError(
+            f"root={printable(root)} is a file; expected a folder{remedy}"
+        ) from None
     if "train" not in seen.folders:
         refuse(seen, NO_TRAIN if imagenet else NO_PARTS)
         return root, None
@@ -44,14 +47,14 @@ def parts(root: Path, imagenet: bool) -> tuple[Path, Path | None]:
 
 
 def refuse(seen: Seen, checks: Iterable[Check], more: str = "") -> None:
-    """Raise what the first check says that says anything, and more."""
+    """Raise the message of the first check that has one, and more."""
     for check in checks:
         if message := check(seen):
-            raise ValueError(message + more)
+            raise ValueError(printable(message + more))
 
 
 def plain(name: str) -> str:
-    """A name without what is easily mistaken: case and spaces."""
+    """A name without case and spaces, which are easily mistaken."""
     return "".join(name.split()).casefold()
 
 
@@ -63,14 +66,15 @@ def note(seen: Seen) -> None:
     for names in alike.values():
         if len(names) > 1:
             warnings.warn(
-                f"{seen.path} has class folders that differ only in case or spaces, {' and '.join(map(repr, names))}; "
-                "they are different classes here: merge them if they should not be",
+                f"{printable(seen.path)} has class folders that differ only in case or spaces, "
+                f"{' and '.join(map(repr, names))}; they are different classes here: merge them "
+                "if they should not be",
                 stacklevel=3,
             )
     if seen.images:
         warnings.warn(
-            f"{seen.path} has {some('image', seen.images)} beside its class folders; what is there is not used: "
-            "move each into the folder of its class if it should be",
+            f"{printable(seen.path)} has {some('image', seen.images)} beside its class folders; "
+            "they are not used: move each into the folder of its class if it should be",
             stacklevel=3,
         )
 
@@ -324,7 +328,7 @@ def _no_images(seen: Seen) -> str | None:
     return f"{seen.path} has no images; expected files ending in {' '.join(ENDINGS)}; found {found}"
 
 
-# what is asked of a folder, in this order
+# checks of a folder, in this order
 NO_TRAIN = (
     _is_a_part,
     _too_high,
