@@ -99,10 +99,7 @@ class Tune:
                 f"validation={self.recipe.validation} leaves {len(data.validation)} images "
                 "to judge by; expected at least 50"
             )
-        recipes = list(self.first())
-        for recipe in recipes:
-            experiments.task(recipe, data).check()
-        kept, merged = distinct(recipes, data)
+        kept, merged = distinct(list(self.first()), data)
         for line in merged:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         return kept, data
@@ -192,11 +189,17 @@ def distinct(
     """
     kept: dict[Any, ClassificationRecipe] = {}
     merged: dict[str, None] = {}
+    layers: dict[Recipe, Any] = {}  # which do not depend on the learning rate
     for recipe in recipes:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            rows = experiments.task(recipe, data).description()
-        key = recipe.lr, tuple((row["layer"], row["acts_as"], row["G"]) for row in rows)
+        like = replace(recipe, lr=recipes[0].lr)
+        if like not in layers:
+            task = experiments.task(like, data)
+            task.check()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                rows = task.description()
+            layers[like] = tuple((row["layer"], row["acts_as"], row["G"]) for row in rows)
+        key = recipe.lr, layers[like]
         same = kept.setdefault(key, recipe)
         if same is not recipe:
             one, two = norms.label(recipe), norms.label(same)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,10 @@ def run(
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
     waiting: dict[Future[dict[str, Any]], tuple[str, Recipe]] = {}
     others = set(multiprocessing.active_children())
+    if hasattr(signal, "SIGHUP"):
+        # Python's process that removes semaphores would die of it before the others are done
+        with signals.ignore_signals(signal.SIGHUP):
+            resource_tracker.ensure_running()
     with ProcessPoolExecutor(jobs, context, _set_up, (cores.threads(jobs),)) as pool:
         try:
             # processes inherit that, and ignore Ctrl-C from their first moment
