@@ -208,7 +208,7 @@ def _same(runs: Sequence[Run], folder: Path) -> None:
     """Refuse what is not to be compared."""
     known: dict[str, dict[str, Any]] = {}
     for r in (run.recipe for run in runs):
-        own = {name: value for name, value in r.identity().items() if name not in COMPARED}
+        own = {name: value for name, value in r.settings().items() if name not in COMPARED}
         images = {name: own.get(name) for name in ("data", "root", "limit")}
         for what, mine in ((r.experiment, own), ("images", images)):
             first = known.setdefault(what, mine)

@@ -387,9 +387,18 @@ class Recipe(RuntimeOptions, OptimizerOptions, NormOptions, ModelOptions, DataOp
             made._set(name, value)
         return made
 
+    def settings(self) -> dict[str, Any]:
+        """Values by which runs are grouped in a table: those of the identity, also where they have
+        no effect with one of the normalizers; not the weights, which each normalizer has its own
+        of."""
+        derived = tuple(f.name for f in fields(self) if not f.init)
+        return self._values((*NOT_IDENTITY, *derived))
+
     def identity(self) -> dict[str, Any]:
         """Everything in the recipe that changes the result, and nothing else."""
-        omitted = (*NOT_IDENTITY, *self.without_effect())
+        return self._values((*NOT_IDENTITY, *self.without_effect()))
+
+    def _values(self, omitted: tuple[str, ...]) -> dict[str, Any]:
         found = {name: value for name, value in self.to_json().items() if name not in omitted}
         return {**found, "device": torch.device(self.device).type}
 

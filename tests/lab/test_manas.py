@@ -206,7 +206,6 @@ def test_names() -> None:
         ({"keep": "three"}, "keep='three'"),
         ({"window": 0}, "window=0"),
         ({"validation": 0.0}, "validation=0.0: the architecture learns from it"),
-        ({"compile": True}, "compile=True: every step takes another path"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -257,7 +257,7 @@ def _apart(settings: list[dict[str, Any]]) -> list[str]:
 
 def _setting(run: Run) -> dict[str, Any]:
     """What the results depend on, without what is compared."""
-    found = {name: value for name, value in run.recipe.identity().items() if name not in COMPARED}
+    found = {name: value for name, value in run.recipe.settings().items() if name not in COMPARED}
     found |= {"experiment": run.recipe.experiment, "data": _data(run.recipe)}
     if run.result is not None and isinstance(
         run.recipe.place, int
