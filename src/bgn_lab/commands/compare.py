@@ -210,7 +210,7 @@ def _options(experiment: Experiment, preset: str, grid: Grid) -> list[tuple[str,
         found.insert(4, ("tasks", tuple[str, ...], (), about))
     made = []
     for name, annotation, default, help in found:
-        hint = {"help_behavior_hint": ""} if default in (None, ()) else {}
-        argument = tyro.conf.arg(help=help, **hint)
+        hint = "" if default in (None, ()) else None
+        argument = tyro.conf.arg(help=help, help_behavior_hint=hint)
         made.append((name, Annotated[annotation, argument], field(default=default)))
     return made

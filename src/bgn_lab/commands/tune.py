@@ -189,7 +189,7 @@ def distinct(
     """
     kept: dict[Any, ClassificationRecipe] = {}
     merged: dict[str, None] = {}
-    layers: dict[Recipe, Any] = {}  # which do not depend on the learning rate
+    layers: dict[ClassificationRecipe, Any] = {}  # which do not depend on the learning rate
     for recipe in recipes:
         like = replace(recipe, lr=recipes[0].lr)
         if like not in layers:
