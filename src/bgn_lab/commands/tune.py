@@ -107,7 +107,7 @@ class Tune:
     def first(self) -> Iterator[Recipe]:
         """All candidates with a ninth of the epochs."""
         # test images are not looked at, where recipes can say so
-        without = {f.name: False for f in fields(Recipe) if f.name == "test"}
+        without: dict[str, Any] = {f.name: False for f in fields(Recipe) if f.name == "test"}
         epochs = max(1, self.recipe.epochs // 9)
         short = replace(self.recipe, epochs=epochs, median_of=1, **without)
         for row in CANDIDATES:
