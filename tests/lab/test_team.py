@@ -273,7 +273,7 @@ def test_a_worker_that_is_killed(tmp_path: Path, how: str) -> None:
     assert child.returncode == 0, said
     assert said.count("workers, on 2 processes") == 2, said
     if how == "--processes":
-        assert "was killed by SIGKILL: all begin again from the last checkpoint" in said
+        assert "was killed by SIGKILL: all resume from the last checkpoint" in said
     experiments.run(recipe, tmp_path / "whole")
     assert close(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
