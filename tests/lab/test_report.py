@@ -88,8 +88,12 @@ def test_best_of_each_column(found: Comparison) -> None:
 
 def test_failed_runs_are_counted_not_averaged(found: Comparison) -> None:
     some, all_ = found.at("GBGN", 2), found.at("PN", 2)
-    assert (some.failed, some.text(), some.note()) == (1, "80.0", "1 of 2 did not converge")
-    assert (all_.failed, all_.text(), all_.note()) == (2, "did not converge", "")
+    assert (some.failed, some.text(), some.note()) == (
+        1,
+        "80.0",
+        "did not converge: 1 of 2 (11.0)",
+    )
+    assert (all_.failed, all_.text(), all_.note()) == (2, "10.2", "did not converge: 2 of 2")
     assert not some.best
     assert not all_.best
     assert all_.accuracy is None
@@ -97,8 +101,11 @@ def test_failed_runs_are_counted_not_averaged(found: Comparison) -> None:
 
 
 def test_nothing_is_best_where_all_failed(tmp_path: Path) -> None:
-    one = small(tmp_path, ("bn", (NAN, 70.0)), ("gn", (10.0, 9.0)))
+    one = small(tmp_path, ("bn", (NAN, 70.0)), ("gn", (10.0, 9.0)), ("ln", (NAN, NAN)))
     assert not any(cell.best for cell in one.cells.values())
+    assert one.at("BN", 2).note() == "did not converge: 1 of 2"  # which was not tested
+    assert (one.at("GN", 2).text(), one.at("GN", 2).difference) == ("9.5 ± 0.7", None)
+    assert (one.at("LN", 2).text(), one.at("LN", 2).note()) == ("did not converge", "")
 
 
 def test_unfinished_runs_are_not_run_yet(found: Comparison, tmp_path: Path) -> None:

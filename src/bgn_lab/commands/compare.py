@@ -26,7 +26,7 @@ from bgn_lab.recipe import Damaged, Recipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run, read
 from bgn_lab.report.comparison import compare, named
-from bgn_lab.report.write import write
+from bgn_lab.report.write import check_out, write
 from bgn_lab.system import files
 
 RUNS = "runs"
@@ -194,6 +194,7 @@ class Compare:
     def __call__(self, console: Console) -> int:
         """Run, report."""
         recipes = {recipe.key(): recipe for recipe in self.recipes()}
+        check_out(self.out)
         self._check([recipe for recipe in recipes.values() if recipe.seed == 0])
         jobs = local.jobs_for(self.jobs, next(iter(recipes.values())).device)
         folder = self.out / RUNS
