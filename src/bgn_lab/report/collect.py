@@ -40,7 +40,7 @@ class Run:
     @property
     def command(self) -> list[str]:
         """The command that started it, with names of files but not their folders: a report may be published."""
-        return [_name(word) for word in self.about.get("command", [])]
+        return [_name(word) for word in self.about.get("command") or []]
 
     @property
     def failed(self) -> bool:
@@ -178,6 +178,8 @@ def _result(text: str, recipe: Recipe) -> dict[str, Any]:
     optional: dict[str, Any] = {"test_accuracy": Share, "parameters": int, "epochs": int}
     if recipe.experiment == "adaptation":
         required |= {"source": str, "target": str}
+    else:
+        _check_absent("source", found, recipe)
     for name, kind in required.items():
         schema.check(name, found.get(name), kind)
     for name, kind in optional.items():
@@ -198,6 +200,7 @@ def _check_episodes(result: dict[str, Any], recipe: Recipe) -> None:
     """Accuracies by episode, which are compared one by one: all of them, or none at all."""
     count = getattr(recipe, "episodes", None)
     if count is None:
+        _check_absent("episodes", result, recipe)
         return
     schema.check("episodes", result.get("episodes"), dict)
     for measure in recipe.measures:
@@ -206,6 +209,12 @@ def _check_episodes(result: dict[str, Any], recipe: Recipe) -> None:
         schema.check(name, values, list[Share] if finished else list[Share] | None)
         if values is not None and len(values) != count:
             raise ValueError(f"{name} has {len(values)} values; expected {count}")
+
+
+def _check_absent(name: str, result: dict[str, Any], recipe: Recipe) -> None:
+    """Refuse the result of another experiment."""
+    if name in result:
+        raise ValueError(f"it has {name}, which a result of {recipe.experiment} does not have")
 
 
 def _check_layers(rows: Any) -> None:

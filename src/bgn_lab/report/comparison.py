@@ -224,11 +224,9 @@ def _rivals(runs: Sequence[Run], rows: Mapping[int, str]) -> dict[str, str]:
     for run in runs:
         label, variant = rows[id(run)], run.recipe.variant
         same = baselines.get((variant, _code(_weights_of(run))))
-        own = [
-            row for (kind, code), row in baselines.items()
-            if kind == variant and len(users[code]) == 1
-        ]  # fmt: skip
-        rival = same or (own[0] if len(own) == 1 else None)
+        of_kind = {code: row for (kind, code), row in baselines.items() if kind == variant}
+        (only, row) = next(iter(of_kind.items())) if len(of_kind) == 1 else ("", None)
+        rival = same or (row if len(users[only]) == 1 else None)
         if rival is not None and paper.NORMALISERS[run.recipe.norm] != BASELINE:
             found[label] = rival
     return found

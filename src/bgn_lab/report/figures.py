@@ -114,6 +114,8 @@ def _measured(axes: Any, found: Comparison) -> list[Any]:
     cross: dict[str, Any] = {"linestyle": "", "marker": "x", "markeredgewidth": 2, "zorder": 4}
     foot = {"transform": axes.get_xaxis_transform(), "clip_on": False, "in_layout": False}
     gap = min([2.0, *(math.log2(b / a) for a, b in pairwise(sizes))])
+    means = [cell.accuracy.mean for cell in found.cells.values() if cell.accuracy]
+    lowest = min(means) - (max(means) - min(means)) / 2 if means else 0.0
     for i, label in enumerate(found.labels):
         # beside each other, so that error bars do not hide each other
         shift = 2 ** (0.3 * gap * ((i + 0.5) / len(found.labels) - 0.5))
@@ -125,12 +127,18 @@ def _measured(axes: Any, found: Comparison) -> list[Any]:
             capsize=2, elinewidth=0.8, **style,
         )  # fmt: skip
         lines += axes.plot([], [], **style)
-        # what did not converge stands at its accuracy, or on the axis if it has none
         failed = {x: cell.failed_accuracy for x, cell in cells.items() if cell.failed}
-        reached = [(x, a.mean) for x, a in failed.items() if a is not None]
-        axes.plot([x for x, _ in reached], [y for _, y in reached], color=style["color"], **cross)
-        lost = [x for x, a in failed.items() if a is None]
-        axes.plot(lost, [0] * len(lost), color=style["color"], **cross, **foot)
+        for x, reached in failed.items():
+            if reached is not None and reached.mean >= lowest:
+                axes.plot([x], [reached.mean], color=style["color"], **cross)
+                continue
+            # on the axis, with its accuracy in numbers: at its height it would flatten all others
+            axes.plot([x], [0], color=style["color"], **cross, **foot)
+            if reached is not None:
+                axes.annotate(
+                    f"{reached.mean:.1f}", (x, 0), (0, 8 + 11 * (i % 2)), ha="center", fontsize=9,
+                    xycoords=foot["transform"], textcoords="offset points", color=style["color"],
+                )  # fmt: skip
     if any(cell.failed for cell in found.cells.values()):
         lines += axes.plot([], [], color="black", label=NOT_CONVERGED, **cross)
     return lines

@@ -191,10 +191,7 @@ class Terminal:
         if self.title:
             yield Text(self.title, style="bold")
         full = self._table(self.found.columns, _full, "normalizer")
-        if (
-            console.measure(full, options=options.update(max_width=1000)).maximum
-            <= options.max_width
-        ):
+        if _width(console, options, full) <= options.max_width:
             yield full
             return
         header = "batch size" if self.found.by_batch_size else "normalizer"
@@ -202,29 +199,32 @@ class Terminal:
         if any(cell.short_note() for cell in self.found.cells.values()):
             yield Text(f"✗n/m: n of m runs {NOT_CONVERGED}", style="dim")
         if any(cell.difference for cell in self.found.cells.values()):
-            yield from self._cut(console, options, f"to {BASELINE}", _difference)
+            yield Text("")
+            whole = self._table(self.found.columns, _difference, f"to {BASELINE}")
+            fits = _width(console, options, whole) <= options.max_width
+            show = _difference if fits else _mean_difference
+            yield from self._cut(console, options, f"to {BASELINE}", show)
 
     def _cut(
         self, console: Console, options: ConsoleOptions, header: str, show: Callable[[Cell], Text]
     ) -> Iterable[RichTable]:
-        """As many tables as the width needs."""
-        left = list(self.found.columns)
-        while left:
-            for n in range(len(left), 0, -1):
-                made = self._table(left[:n], show, header)
-                wide = console.measure(made, options=options.update(max_width=1000)).maximum
-                if wide <= options.max_width or n == 1:
-                    break
-            yield made
-            left = left[n:]
+        """As few tables as the width allows, each with about as many columns."""
+        columns = self.found.columns
+        for parts in range(1, len(columns) + 1):
+            size = -(-len(columns) // parts)
+            pieces = [columns[i : i + size] for i in range(0, len(columns), size)]
+            made = [self._table(piece, show, header) for piece in pieces]
+            if all(_width(console, options, one) <= options.max_width for one in made):
+                break
+        yield from made
 
     def _table(
         self, columns: Sequence[Column], show: Callable[[Cell], Text], header: str
     ) -> RichTable:
         full = show is _full
         made = RichTable(
-            box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1) if full else (0, 1, 0, 0),
-            collapse_padding=not full,
+            box=box.SIMPLE_HEAD if full else None, pad_edge=False,
+            padding=(0, 1) if full else (0, 1, 0, 0), header_style="bold" if full else "bold underline",
         )  # fmt: skip
         made.add_column(header, no_wrap=True)
         for column in columns:
@@ -235,9 +235,14 @@ class Terminal:
             )  # fmt: skip
         for label in self.found.labels:
             cells = [self.found.cells[label, column] for column in columns]
-            if show is not _difference or any(cell.difference for cell in cells):
+            rivals = show in (_difference, _mean_difference)
+            if not rivals or any(cell.difference for cell in cells):
                 made.add_row(Text(label), *map(show, cells))
         return made
+
+
+def _width(console: Console, options: ConsoleOptions, made: RichTable) -> int:
+    return console.measure(made, options=options.update(max_width=1000)).maximum
 
 
 def terminal(found: Comparison, title: str = "") -> Terminal:
@@ -264,3 +269,8 @@ def _compact(cell: Cell) -> Text:
 
 def _difference(cell: Cell) -> Text:
     return Text(cell.difference_text(space=""))
+
+
+def _mean_difference(cell: Cell) -> Text:
+    """Without the ±, which table.md has."""
+    return Text("" if cell.difference is None else f"{cell.difference.mean:+.1f}")
