@@ -9,9 +9,8 @@ import sys
 def main() -> int:
     """Run the command line; its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            line_buffering=True
-        )  # in a log file, too, a line appears when it is written
+        # in a log file, too, a line appears when it is written; names of files may be no UTF-8
+        sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     if sys.argv[1:] == ["info"]:  # needs the library alone
         import bgn
 

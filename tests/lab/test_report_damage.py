@@ -91,8 +91,8 @@ def test_no_damage_breaks_a_report(
         else few_shot(tmp_path / "runs/one")
     )
     monkeypatch.setattr(figures, "svg", lambda _: b"")  # pictures take seconds: every 60th is drawn
-    monkeypatch.setattr(page.figures, "accuracies", lambda *_, **__: None)
-    monkeypatch.setattr(page.figures, "curves", lambda *_, **__: None)
+    monkeypatch.setattr(figures, "accuracies", lambda *_, **__: None)
+    monkeypatch.setattr(figures, "curves", lambda *_, **__: None)
     console = Console(width=80, file=StringIO(), color_system=None)
     named = 0
     for number, content in enumerate(mutations(made / name)):
@@ -116,8 +116,8 @@ def test_no_damage_breaks_a_report(
                 figures.svg(figures.accuracies(found))
                 figures.svg(figures.curves(found))
             monkeypatch.setattr(figures, "svg", lambda _: b"")
-            monkeypatch.setattr(page.figures, "accuracies", lambda *_, **__: None)
-            monkeypatch.setattr(page.figures, "curves", lambda *_, **__: None)
+            monkeypatch.setattr(figures, "accuracies", lambda *_, **__: None)
+            monkeypatch.setattr(figures, "curves", lambda *_, **__: None)
     assert named > 20
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(line.isprintable() for line in shown.split("\n"))

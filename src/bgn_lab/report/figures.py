@@ -10,7 +10,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -263,6 +263,18 @@ def _means(cell: Cell, name: str) -> dict[int, float]:
             if metrics.get(name) is not None:
                 by_epoch[metrics["epoch"]].append(100 * metrics[name])
     return {epoch: sum(values) / len(values) for epoch, values in sorted(by_epoch.items())}
+
+
+class Drawn(NamedTuple):
+    """Both pictures of a comparison, for a wide screen."""
+
+    accuracies: Figure
+    curves: Figure
+
+
+def draw(found: Comparison) -> Drawn:
+    """Both pictures."""
+    return Drawn(accuracies(found), curves(found))
 
 
 def svg(figure: Figure) -> bytes:

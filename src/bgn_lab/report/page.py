@@ -37,14 +37,19 @@ def _template() -> Template:
     return environment.get_template("report.html")
 
 
-def page(comparisons: Sequence[Comparison], damaged: Sequence[Damaged] = ()) -> str:
-    """The page as HTML."""
+def page(
+    comparisons: Sequence[Comparison],
+    damaged: Sequence[Damaged] = (),
+    drawn: Sequence[figures.Drawn] | None = None,
+) -> str:
+    """The page as HTML; ``drawn`` has the pictures of each comparison for a wide screen, if there are some already."""
+    drawn = drawn or [figures.draw(found) for found in comparisons]
     return _template().render(
         title=text.TITLE,
         mark=text.MARK,
         left_out=text.LEFT_OUT,
         damaged=[one.short() for one in damaged],
-        comparisons=[_measured(found) for found in comparisons],
+        comparisons=[_measured(*both) for both in zip(comparisons, drawn, strict=True)],
         papers=[_theirs(source) for source in text.paper_tables(comparisons)],
     )
 
@@ -75,7 +80,7 @@ def _picture(wide: Figure, narrow: Figure, caption: str) -> Table:
     return {"wide": broad, "narrow": slim, "caption": caption}
 
 
-def _measured(found: Comparison) -> dict[str, Any]:
+def _measured(found: Comparison, drawn: figures.Drawn) -> dict[str, Any]:
     rows = [
         [
             {"text": label, "kind": "", "below": []},
@@ -94,12 +99,12 @@ def _measured(found: Comparison) -> dict[str, Any]:
         "captions": [found.reading(), found.caveats()],
         "pictures": [
             _picture(
-                figures.accuracies(found),
+                drawn.accuracies,
                 figures.accuracies(found, columns=1),
                 "Test accuracy: measured, and the paper's own figures. Bars: the ± of the table.",
             ),
             _picture(
-                figures.curves(found),
+                drawn.curves,
                 figures.curves(found, columns=1),
                 "Accuracy after every epoch: mean over the seeds that converged, or over all if"
                 " none did.",

@@ -58,16 +58,15 @@ def write(runs: Sequence[Run], out: Path, damaged: Sequence[Damaged] = ()) -> li
     """Write results.json, table.md, pictures and report.html; the comparisons that they show."""
     check_out(out)
     comparisons = compare(runs)
+    drawn = [figures.draw(found) for found in comparisons]
     content: dict[str, str | bytes] = {
         TABLE: text.markdown(comparisons, damaged),
-        PAGE: page(comparisons, damaged),
+        PAGE: page(comparisons, damaged, drawn),
     }
-    for number, found in enumerate(comparisons, 1):
+    for number, pictures in enumerate(drawn, 1):
         ending = "" if len(comparisons) == 1 else f"-{number}"
-        for name, figure in (
-            ("accuracy", figures.accuracies(found)),
-            ("curves", figures.curves(found)),
-        ):
+        for name, figure in zip(("accuracy", "curves"), pictures, strict=True):
+            figure.set_layout_engine("none")  # the page has laid it out
             content[f"{name}{ending}.png"] = files.render_figure(
                 figure, "png", dpi=150, metadata={"Software": text.MARK}
             )
