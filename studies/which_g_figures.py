@@ -44,6 +44,7 @@ def accuracy_by_groups(found: dict[Key, dict[str, Entry]], path: Path) -> None:
                         [BESIDE], [rows[label].test], marker=mark, s=90, color=line.get_color()
                     )
         panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter("{x:g}")
         panel.set_xlabel(f"G, the same in all layers   (right: _ BN, * {FLOOR})")
         panel.set_ylabel("test accuracy, %")
         panel.set_title(f"{where}, {epochs} epochs")

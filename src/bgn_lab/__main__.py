@@ -15,8 +15,8 @@ CLOSED_PIPE = 141  # as shells report a process that SIGPIPE ended
 def main() -> int:
     """Run the command line; its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # in a log file, too, a line appears when it is written
-        sys.stdout.reconfigure(line_buffering=True)
+        # in a log file, too, a line appears when it is written; names of files may be no UTF-8
+        sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     if sys.argv[1:] == ["info"]:  # needs the library alone
         import bgn
 

@@ -199,8 +199,8 @@ def test_compare_then_nothing_left_to_do(
     assert {"results.json", "table.md", "accuracy.png", "curves.png", "report.html", "runs"} <= {
         path.name for path in out.iterdir()
     }
-    (found,) = json.loads((out / "results.json").read_text())
-    assert {(c["normaliser"], len(c["runs"])) for c in found["cells"]} == {
+    (found,) = json.loads((out / "results.json").read_text())["comparisons"]
+    assert {(c["normalizer"], len(c["runs"])) for c in found["cells"]} == {
         ("BN", 2),
         ("BGN, paper's G", 2),
         ("BGN, G = 8", 2),

@@ -227,7 +227,7 @@ def test_a_report_pairs_normalisers_episode_by_episode(tmp_path: Path) -> None:
     assert difference.mean == pytest.approx(np.mean(paired))
     assert difference.deviation == pytest.approx(1.96 * np.std(paired, ddof=1) / 6**0.5)
     text = (tmp_path / "report" / "table.md").read_text()
-    assert "| normaliser | 1-shot | to BN | 5-shot | to BN |" in text
+    assert "| normalizer | 1-shot | to BN | 5-shot | to BN |" in text
     assert "not measured here" in text
-    assert f"seeds of one normaliser are up to {100 * max(apart):.1f} points apart" in text
+    assert f"seeds of one normalizer are up to {100 * max(apart):.1f} points apart" in text
     assert (tmp_path / "report" / "accuracy.png").stat().st_size > 10_000

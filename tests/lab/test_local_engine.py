@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bgn_lab.engines import local
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.system.signals import INTERRUPTED, REQUEUE
 from bgn_lab.training import checkpoint
 from bgn_lab.training.record import ABOUT, METRICS, RESULT

@@ -21,7 +21,7 @@ from bgn_lab.experiments.grid import Grid
 from bgn_lab.recipe import Recipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run, read
-from bgn_lab.report.write import write
+from bgn_lab.report.write import check_out, write
 from bgn_lab.system import files, signals
 from bgn_lab.system.signals import STOPPED, Interrupted
 from bgn_lab.training import record
@@ -63,6 +63,7 @@ class Compare:
         """Run what is missing and write the report; the exit code."""
         with signals.handle_signals():
             wanted = self.recipes()
+            check_out(self.out)
             data = self._check(wanted)
             recipes = {r.key(data[_task(r)].fingerprint): r for r in wanted}
             jobs = local.jobs_for(self.jobs, wanted[0].device)

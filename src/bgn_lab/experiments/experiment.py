@@ -32,6 +32,12 @@ def _nothing(recipe: Any) -> str:  # noqa: ARG001
     return ""
 
 
+def in_paper(table: paper.Table, recipe: Recipe, column: str) -> float | None:
+    """The paper's figure for the recipe's normalizer, where its G is the paper's."""
+    usual = recipe.groups is None and recipe.instances is None
+    return table.row(recipe.norm).get(column) if usual and recipe.norm in table.rows else None
+
+
 Columns = tuple[Mapping[str, Any], ...]
 
 
@@ -51,6 +57,8 @@ class Experiment:
     presets: Mapping[str, Preset] = field(default_factory=dict)
     paper_tables: tuple[paper.Table, ...] = ()
     """Tables of the paper that belong beside its results."""
+    paper_value: Callable[[Any, str], float | None] = lambda recipe, measure: None  # noqa: ARG005
+    """The paper's figure for a recipe and the name of a measure."""
     explain: Callable[[Any], str] = _nothing
     """Sentences that explain the measures of a recipe, for the text below a table."""
     grids: Mapping[str, Grid] = field(default_factory=dict)

@@ -7,8 +7,11 @@ import hashlib
 import io
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
+
+from bgn_lab.system.printable import printable
 
 fcntl: Any
 try:
@@ -103,11 +106,29 @@ def write_json(path: Path, value: Any) -> None:
     write(path, json.dumps(value, indent=2) + "\n")
 
 
-def write_figure(path: Path, figure: Any, dpi: int = 130) -> None:
-    """A figure of matplotlib in the format that the name ends with."""
+def render_figure(figure: Any, kind: str, **options: Any) -> bytes:
+    """A figure of matplotlib as PNG, SVG, ...; its texts stand as they are.
+
+    Names from data may hold ``$``, which matplotlib would take for mathematics, and fail where it is none.
+    """
+    import matplotlib as mpl
+    from matplotlib.text import Text
+
     content = io.BytesIO()
-    figure.savefig(content, format=path.suffix[1:], dpi=dpi)
-    write(path, content.getvalue())
+    with mpl.rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)
+            text.set_text("\n".join(map(printable, text.get_text().split("\n"))))
+        figure.savefig(content, format=kind, **options)
+    return content.getvalue()
+
+
+def write_figure(
+    path: Path, figure: Any, dpi: int = 130, metadata: dict[str, str] | None = None
+) -> None:
+    """A figure of matplotlib in the format that the name ends with."""
+    write(path, render_figure(figure, path.suffix[1:], dpi=dpi, metadata=metadata))
 
 
 def digest(path: Path, algorithm: str) -> str:

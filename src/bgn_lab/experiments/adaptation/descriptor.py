@@ -4,7 +4,7 @@ from bgn_lab import paper
 from bgn_lab.data.domains import PLAIN, TEXTURED
 from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
 from bgn_lab.experiments.adaptation.task import Adaptation
-from bgn_lab.experiments.experiment import Columns, Experiment, Preset
+from bgn_lab.experiments.experiment import Columns, Experiment, Preset, in_paper
 
 
 def explain(recipe: AdaptationRecipe) -> str:  # noqa: ARG001
@@ -25,6 +25,12 @@ def columns(data: str, tasks: tuple[str, ...]) -> Columns:
 
 
 _OFFICE = ("data", "weights")
+
+
+def paper_value(recipe: AdaptationRecipe, measure: str) -> float | None:  # noqa: ARG001
+    """By task; the paper has no figures without adaptation."""
+    return in_paper(paper.ADAPTATION, recipe, recipe.task or "") if recipe.adapt else None
+
 
 EXPERIMENT = Experiment(
     name="adaptation",
@@ -61,6 +67,7 @@ EXPERIMENT = Experiment(
         ),
     },
     paper_tables=(paper.ADAPTATION,),
+    paper_value=paper_value,
     explain=explain,
     columns=columns,
 )

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bgn_lab.system import files
+from bgn_lab.system.printable import shorten
 
 Pair = tuple[Tensor, Tensor]
-SHOWN, CLASSES = 600, 10  # points of each domain, and colours that can be told apart
+SHOWN, CLASSES = 600, 10  # points of each domain, and colors that can be distinguished
 
 
 def choose(labels: Pair) -> Pair:
@@ -24,18 +25,18 @@ def choose(labels: Pair) -> Pair:
 
 
 def _few(index: Tensor) -> Tensor:
-    """From the whole of it."""
+    """At most ``SHOWN`` of them, evenly spaced."""
     return index[torch.linspace(0, len(index) - 1, min(SHOWN, len(index))).long()]
 
 
 def picture(
     found: Mapping[str, Pair], labels: Pair, names: tuple[str, str], title: str, path: Path
 ) -> None:
-    """Draw (M, K) and (M', K) features of both domains for each of some networks, coloured by class, ten at most."""
+    """Draw (M, K) and (M', K) features of both domains for each of some networks, colored by class, ten at most."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    colours = {
+    colors = {
         int(k): colormaps["tab10"](i)[:3] for i, k in enumerate(torch.unique(torch.cat(labels)))
     }
 
@@ -44,17 +45,22 @@ def picture(
     for axes, (when, both) in zip(panels, found.items(), strict=True):
         flat = project(both, labels[0])
         for points, y, marker, name in zip(flat, labels, ("o", "x"), names, strict=True):
-            own = [colours[k] for k in y.tolist()]
+            own = [colors[k] for k in y.tolist()]
             style: dict[str, Any] = (
                 {"edgecolors": own, "facecolors": "none"} if marker == "o" else {"c": own}
             )
             axes.scatter(
-                *points.T.numpy(), s=16, marker=marker, linewidths=0.9, label=name, **style
+                *points.T.numpy(),
+                s=16,
+                marker=marker,
+                linewidths=0.9,
+                label=shorten(name, 40),
+                **style,
             )
         axes.set(title=when, xticks=[], yticks=[])
-    panels[0].legend(loc="best", fontsize=8)
+    panels[0].legend(loc="best", fontsize=10)
     figure.suptitle(
-        f"{title}\none colour per class; the target's labels were not used in training", fontsize=10
+        f"{title}\none color per class; the target's labels were not used in training", fontsize=11
     )
     files.write_figure(path, figure)
 
@@ -63,6 +69,6 @@ def project(both: Pair, labels: Tensor) -> Pair:
     """Onto the plane in which classes of the source lie furthest apart: the first two components of their mean directions."""
     source, target = (F.normalize(features.double(), dim=1) for features in both)
     means = torch.stack([source[labels == k].mean(0) for k in torch.unique(labels)])
-    centre = means.mean(0)
-    plane = torch.linalg.svd(means - centre, full_matrices=False).Vh[:2].T  # (K, 2)
-    return (source - centre) @ plane, (target - centre) @ plane
+    center = means.mean(0)
+    plane = torch.linalg.svd(means - center, full_matrices=False).Vh[:2].T  # (K, 2)
+    return (source - center) @ plane, (target - center) @ plane

@@ -3,7 +3,7 @@
 from bgn_lab import paper
 from bgn_lab.experiments.adversarial.recipe import AdversarialRecipe
 from bgn_lab.experiments.adversarial.task import Adversarial
-from bgn_lab.experiments.experiment import Experiment, Preset
+from bgn_lab.experiments.experiment import Experiment, Preset, in_paper
 
 
 def explain(recipe: AdversarialRecipe) -> str:
@@ -20,6 +20,11 @@ def explain(recipe: AdversarialRecipe) -> str:
     if not recipe.validation:
         found += " Last epoch: without validation images none was chosen."
     return found
+
+
+def paper_value(recipe: AdversarialRecipe, measure: str) -> float | None:
+    """Robust or clean accuracy."""
+    return in_paper(paper.ADVERSARIAL, recipe, measure)
 
 
 EXPERIMENT = Experiment(
@@ -45,5 +50,6 @@ EXPERIMENT = Experiment(
         ),
     },
     paper_tables=(paper.ADVERSARIAL,),
+    paper_value=paper_value,
     explain=explain,
 )

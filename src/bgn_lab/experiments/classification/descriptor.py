@@ -5,7 +5,7 @@ from dataclasses import replace
 from bgn_lab import paper
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 from bgn_lab.experiments.classification.task import Classification
-from bgn_lab.experiments.experiment import Experiment, Preset
+from bgn_lab.experiments.experiment import Experiment, Preset, in_paper
 from bgn_lab.experiments.grid import Grid
 
 _TABLE_1 = Grid(
@@ -15,6 +15,16 @@ _TABLE_1 = Grid(
     seeds=1,
 )
 _TABLE_2 = Grid(batch_sizes=paper.BATCH_SIZES, seeds=1)
+
+
+def paper_value(recipe: ClassificationRecipe, measure: str) -> float | None:  # noqa: ARG001
+    """From table 1 where G is given, else from table 2."""
+    size = str(recipe.batch_size)
+    if recipe.norm == "bgn" and recipe.groups is not None:
+        found = paper.GROUP_SWEEP
+        return found.row(size).get(str(recipe.groups)) if size in found.rows else None
+    return in_paper(paper.IMAGENET, recipe, size)
+
 
 EXPERIMENT = Experiment(
     name="classification",
@@ -71,4 +81,5 @@ EXPERIMENT = Experiment(
         },
     },
     paper_tables=(paper.IMAGENET, paper.GROUP_SWEEP),
+    paper_value=paper_value,
 )

@@ -1,7 +1,7 @@
 """Descriptor of few-shot learning."""
 
 from bgn_lab import paper
-from bgn_lab.experiments.experiment import Experiment, Preset
+from bgn_lab.experiments.experiment import Experiment, Preset, in_paper
 from bgn_lab.experiments.fewshot.recipe import FewShotRecipe
 from bgn_lab.experiments.fewshot.task import FewShot
 
@@ -15,6 +15,11 @@ def explain(recipe: FewShotRecipe) -> str:
     if recipe.transductive:
         found += " Transductive: normalizers saw the queries of an episode together."
     return found
+
+
+def paper_value(recipe: FewShotRecipe, measure: str) -> float | None:
+    """By number of shots."""
+    return in_paper(paper.FEWSHOT, recipe, measure)
 
 
 EXPERIMENT = Experiment(
@@ -36,5 +41,6 @@ EXPERIMENT = Experiment(
         ),
     },
     paper_tables=(paper.FEWSHOT,),
+    paper_value=paper_value,
     explain=explain,
 )

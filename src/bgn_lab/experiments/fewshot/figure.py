@@ -1,4 +1,4 @@
-"""A picture of one episode of few-shot learning: the labelled images, the queries, and which class each query was given."""
+"""A picture of one episode of few-shot learning, as in the paper's figure: base classes, labeled images, queries."""
 
 from __future__ import annotations
 
@@ -6,54 +6,90 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bgn_lab.system import files
+from bgn_lab.system.printable import shorten
 
-RIGHT, WRONG = "#009E73", "#D55E00"
+RIGHT, WRONG, PLAIN = "#009E73", "#D55E00", "0.4"
+EACH = 2  # images of a base class
+Base = tuple[Tensor, Sequence[str]]
+
+
+def choose(x: Tensor, y: Tensor, classes: Sequence[str], most: int = 8) -> Base:
+    """The first images of the first base classes: (classes, EACH, C, H, W) and the names.
+
+    Classes with fewer images are left out.
+    """
+    index = {k: (y == k).nonzero().flatten()[:EACH] for k in range(len(classes))}
+    shown = [k for k, own in index.items() if len(own) == EACH][:most]
+    if not shown:
+        return x[:0].unsqueeze(1), ()
+    return x[torch.stack([index[k] for k in shown])], [classes[k] for k in shown]
 
 
 def picture(
-    support: Tensor, queries: Tensor, given: Tensor, names: Sequence[str], title: str, path: Path
+    base: Base,
+    support: Tensor,
+    queries: Tensor,
+    given: Tensor,
+    names: Sequence[str],
+    title: str,
+    path: Path,
 ) -> None:
-    """Draw (ways, shots, C, H, W) labelled images, (ways, queries, C, H, W) queries and their (ways, queries) classes."""
+    """Draw an episode.
+
+    base: images and names of classes that the network learned from;
+    support: (ways, shots, C, H, W) labeled images; queries: (ways, queries, C, H, W);
+    given: (ways, queries) classes that the network gave them.
+    """
     from matplotlib.figure import Figure
 
     (ways, shots), columns = support.shape[:2], support.shape[1] + queries.shape[1]
-    figure = Figure(figsize=(0.72 * columns + 1.6, 0.95 * ways + 0.9), layout="constrained")
-    panels = figure.subplots(
+    known, known_names = base
+    wide = 0.8 * max(columns, len(known_names)) + 1.9
+    high = (2.4 if len(known_names) else 0.7) + 1.02 * ways
+    figure = Figure(figsize=(wide, high), layout="constrained")
+    if len(known_names):
+        figure.suptitle(title, fontsize=11)
+    below: Any = figure
+    if len(known_names):
+        parts: Any = figure.subfigures(2, 1, height_ratios=[1.9, 1.02 * ways + 0.5])
+        above, below = parts
+        _base(above, known, known_names)
+    panels = below.subplots(
         ways, columns, squeeze=False, gridspec_kw={"wspace": 0.04, "hspace": 0.04}
     )
     for k in range(ways):
         for i in range(shots):
-            _image(panels[k, i], support[k, i], "0.25", "")
+            _image(panels[k, i], support[k, i], PLAIN)
         for i in range(queries.shape[1]):
-            right = int(given[k, i]) == k
-            _image(
-                panels[k, shots + i],
-                queries[k, i],
-                RIGHT if right else WRONG,
-                "" if right else names[int(given[k, i])],
-            )
-        panels[k, 0].set_ylabel(_short(names[k]), rotation=0, ha="right", va="center", fontsize=8)
-    panels[0, 0].set_title("labelled", fontsize=8)
-    panels[0, shots].set_title("queries", fontsize=8, loc="left")
-    figure.suptitle(f"{title}\ngreen: recognised; red: taken for the class named below", fontsize=9)
+            taken = int(given[k, i])
+            right = taken == k
+            color, name = (RIGHT, "") if right else (WRONG, names[taken])
+            _image(panels[k, shots + i], queries[k, i], color, name)
+        name = shorten(names[k], 15)
+        panels[k, 0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+    panels[0, 0].set_title("labeled", fontsize=9)
+    panels[0, shots].set_title("queries", fontsize=9, loc="left")
+    explained = "Novel classes. Green: recognized; red: taken for the class named below"
+    below.suptitle(explained if len(known_names) else f"{title}\n{explained}", fontsize=10)
     files.write_figure(path, figure)
 
 
-def _short(name: str) -> str:
-    """
-    >>> _short("a very long name of a class"), _short("robin")
-    ('a very long na…', 'robin')
-    """
-    return name if len(name) <= 15 else f"{name[:14]}…"
+def _base(figure: Any, images: Tensor, names: Sequence[str]) -> None:
+    panels = figure.subplots(EACH, len(names), squeeze=False)
+    for j, name in enumerate(names):
+        for i in range(EACH):
+            _image(panels[i, j], images[j, i], PLAIN, name if i == EACH - 1 else "", 0.8)
+    figure.suptitle("Base classes, learned from many labeled images", fontsize=10)
 
 
-def _image(axes: Any, x: Tensor, colour: str, below: str) -> None:
+def _image(axes: Any, x: Tensor, color: str, below: str = "", line: float = 2.5) -> None:
     axes.imshow(x.permute(1, 2, 0).expand(-1, -1, 3).numpy())
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
-        spine.set(color=colour, linewidth=2.5)
-    axes.set_xlabel(_short(below), fontsize=6, color=colour, labelpad=1)
+        spine.set(color=color, linewidth=line)
+    axes.set_xlabel(shorten(below, 13), fontsize=8, color=color, labelpad=1)

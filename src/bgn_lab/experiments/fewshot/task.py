@@ -147,8 +147,10 @@ class FewShot(Task):
         f = _together(model, prepare, data.test, index) if r.transductive else alone
         names = [data.new_classes[k] for k in data.test.y[index[:, 0]].tolist()]
         shown = min(r.queries, SHOWN)
+        train = data.train
+        assert isinstance(train, InMemory)
         figure.picture(
-            data.test.x[index[:, :1]], data.test.x[index[:, 1 : 1 + shown]], predict(f, 1)[:, :shown], names,
+            figure.choose(train.x, train.y, data.classes), data.test.x[index[:, :1]], data.test.x[index[:, 1 : 1 + shown]], predict(f, 1)[:, :shown], names,
             f"One episode, {r.classes}-way 1-shot, {norms.label(r)}", folder / PICTURE,
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Descriptors of architecture search: two searches, and training of what they find."""
 
 from bgn_lab import paper
-from bgn_lab.experiments.experiment import Experiment, Preset
+from bgn_lab.experiments.experiment import Experiment, Preset, in_paper
 from bgn_lab.experiments.nas import genotype
 from bgn_lab.experiments.nas.darts import Darts
 from bgn_lab.experiments.nas.manas import Manas
@@ -54,6 +54,12 @@ def _list_of_cells(recipe: NasTrainRecipe) -> None:
         )
 
 
+def paper_value(recipe: NasTrainRecipe, measure: str) -> float | None:  # noqa: ARG001
+    """DARTS trains one pair of cells, MANAS a list."""
+    table = paper.MANAS if genotype.find(recipe.genotype).cells else paper.DARTS
+    return in_paper(table, recipe, "accuracy")
+
+
 NAS_TRAIN = Experiment(
     name="nas-train",
     title="a network of cells",
@@ -78,4 +84,5 @@ NAS_TRAIN = Experiment(
         ),
     },
     paper_tables=(paper.DARTS, paper.MANAS),
+    paper_value=paper_value,
 )

@@ -1,4 +1,4 @@
-"""Cells as pictures in the colours of the paper's figure: inputs green, nodes blue, output yellow; and how a search moved."""
+"""Cells as pictures in the colors of the paper's figure: inputs green, nodes blue, output yellow; and how a search moved."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def _cell(axes: Any, title: str, cell: Cell) -> None:
             axes, begin, PLACES[-1], 0.25 if begin[1] < 0 else -0.25, "0.75"
         )  # around nodes on the way to the output
     _label(axes, edges)
-    colours = [GREEN] * INPUTS + [BLUE] * NODES + [YELLOW]
-    for place, name, colour in zip(PLACES, NAMES, colours, strict=True):
-        box = {"boxstyle": "round,pad=0.35", "facecolor": colour, "edgecolor": "0.35"}
+    colors = [GREEN] * INPUTS + [BLUE] * NODES + [YELLOW]
+    for place, name, color in zip(PLACES, NAMES, colors, strict=True):
+        box = {"boxstyle": "round,pad=0.35", "facecolor": color, "edgecolor": "0.35"}
         axes.text(*place, name, ha="center", va="center", fontsize=10, bbox=box, zorder=4)
     axes.set(xlim=(-0.7, 8.8), ylim=(-2.5, 2.3))
     axes.set_axis_off()
@@ -130,8 +130,8 @@ def _bend(begin: Point, end: Point) -> float:
     return 0.1 if end[1] < begin[1] else -0.1
 
 
-def _arrow(axes: Any, begin: Point, end: Point, bend: float, colour: str) -> None:
-    style = {"arrowstyle": "-|>", "color": colour, "connectionstyle": f"arc3,rad={bend}"}
+def _arrow(axes: Any, begin: Point, end: Point, bend: float, color: str) -> None:
+    style = {"arrowstyle": "-|>", "color": color, "connectionstyle": f"arc3,rad={bend}"}
     axes.annotate("", end, begin, arrowprops={**style, "shrinkA": 14, "shrinkB": 14})
 
 
