@@ -131,7 +131,6 @@ def test_other_networks_are_refused(name: str) -> None:
         ({"test_steps": 0}, "test_steps=0"),
         ({"strong_steps": (0,)}, "strong_steps=0"),
         ({"craft": "both"}, "craft='both'"),
-        ({"width": 8}, "width=8: the width is part of the model's name"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -15,7 +15,7 @@ from bgn_lab.experiments.nas import darts
 from bgn_lab.experiments.nas.bilevel import second_order
 from bgn_lab.experiments.nas.darts import ALPHAS
 from bgn_lab.experiments.nas.genotype import EDGES, NONE, OPERATIONS, Edge, derive, find
-from bgn_lab.experiments.nas.recipe import DartsRecipe
+from bgn_lab.experiments.nas.recipe import DartsRecipe, NasTrainRecipe
 from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.training.run import run
 from bgn_lab.training.task import floor
@@ -173,7 +173,9 @@ def test_groups() -> None:
 def test_guessing_is_judged_by_the_images_that_are_guessed() -> None:
     task: Any = small(TINY)
     found = task.summary([{"validation_accuracy": 0.1, "genotype": None}])
-    assert found["floor"] == pytest.approx(floor(0.1, len(task.data.validation)))
+    y = task.data.validation.y
+    assert found["judged"] == "validation"
+    assert found["floor"] == pytest.approx(floor(float(y.bincount().max()) / len(y), len(y)))
     assert len(task.data.validation) != len(task.data.test)
 
 
@@ -205,4 +207,4 @@ def test_folders_of_images_are_refused(tmp_path: Path) -> None:
         ValueError,
         match=r"images of 28x28 pixels are too small .* expected an image_size of 32 or more",
     ):
-        experiments.task(replace(TINY, data=str(tmp_path), image_size=28))
+        experiments.task(NasTrainRecipe(data=str(tmp_path), image_size=28))
