@@ -28,7 +28,7 @@ from bgn_lab.commands.run import (
 )
 from bgn_lab.commands.tune import Tune
 from bgn_lab.system.signals import INTERRUPTED, REQUEUE, Interrupted
-from bgn_lab.training import team
+from bgn_lab.training import workers
 
 # name: (what it is, examples)
 COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
@@ -180,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Interrupted as stop:
         return _interrupted(console, stop.code)
     except RuntimeError as error:
-        if not team.lost(error):
+        if not workers.is_lost_connection(error):
             raise
         return _refuse("lost the other processes", 1)
     return code
@@ -201,13 +201,13 @@ def _preset(kind: Any, words: list[str]) -> Any:
 
 
 def _interrupted(console: Console, code: int) -> int:
-    if team.rank() == 0:
+    if workers.rank() == 0:
         why = "asked to end" if code == REQUEUE else "interrupted"
         console.print(f"\n{why}: what is done is kept, the same command goes on from there")
     return code
 
 
 def _refuse(why: str, code: int = 2) -> int:
-    who = f"process {team.rank()}: " if team.started() else ""
+    who = f"process {workers.rank()}: " if workers.is_launched() else ""
     Console(stderr=True).print(f"{who}error: {why}", highlight=False, markup=False, soft_wrap=True)
     return code

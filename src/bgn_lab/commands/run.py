@@ -24,7 +24,7 @@ from bgn_lab.experiments.nas.train import NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.system import signals
 from bgn_lab.system.launch import launch
-from bgn_lab.training import team
+from bgn_lab.training import workers
 from bgn_lab.training.run import Watcher, run
 
 SHOWN = {  # of an epoch's metrics
@@ -60,8 +60,8 @@ class _Run:
         checks.positive_int("processes", self.processes)
         if self.restarts < 0:
             raise ValueError(f"restarts={self.restarts} is negative; expected 0 or more")
-        recipe = team.settle(self.recipe, self.processes)
-        if self.processes > 1 and not team.started():
+        recipe = workers.resolve_workers(self.recipe, self.processes)
+        if self.processes > 1 and not workers.is_launched():
             with signals.listening():
                 if recipe.device == "cuda" and torch.cuda.device_count() < self.processes:
                     found = f"{torch.cuda.device_count()} devices; start fewer, with --simulate-workers for the rest"
@@ -70,10 +70,10 @@ class _Run:
                 experiments.task(here).check()  # here, where it is said once
             return launch(sys.argv[1:], self.processes, self.restarts, console)
         folder = self.out or Path("runs") / recipe.key()
-        with signals.listening(), team.joined(recipe) as own:
-            return self._run(console if own.first else Console(quiet=True), recipe, folder, own)
+        with signals.listening(), workers.connected(recipe) as own:
+            return self._run(console if own.is_first else Console(quiet=True), recipe, folder, own)
 
-    def _run(self, console: Console, recipe: Recipe, folder: Path, own: team.Team) -> int:
+    def _run(self, console: Console, recipe: Recipe, folder: Path, own: workers.Workers) -> int:
         columns = (
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(),
@@ -248,14 +248,14 @@ class NasTrain(_Run):
         return super().__call__(console)
 
 
-def _workers(own: team.Team) -> str:
+def _workers(own: workers.Workers) -> str:
     """
-    >>> _workers(team.Team()), _workers(team.Team(8, 2))
+    >>> _workers(workers.Workers()), _workers(workers.Workers(8, 2))
     ('', ' for each of 8 workers, on 2 processes')
     """
-    if own.workers == 1:
+    if own.count == 1:
         return ""
-    return f" for each of {own.workers} workers, on {'one process' if own.processes == 1 else f'{own.processes} processes'}"
+    return f" for each of {own.count} workers, on {'one process' if own.processes == 1 else f'{own.processes} processes'}"
 
 
 def line(metrics: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from bgn_lab.experiments.nas.train import NasTrain, NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import run as running
 from bgn_lab.training.task import Task
-from bgn_lab.training.team import Team
+from bgn_lab.training.workers import Workers
 
 EXPERIMENTS: dict[str, tuple[type[Recipe], type[Task]]] = {
     "classification": (Recipe, Classification),
@@ -37,10 +37,13 @@ def task(recipe: Recipe, data: Data | None = None) -> Task:
 
 
 def run(
-    recipe: Recipe, folder: Path, watcher: running.Watcher | None = None, team: Team | None = None
+    recipe: Recipe,
+    folder: Path,
+    watcher: running.Watcher | None = None,
+    workers: Workers | None = None,
 ) -> dict[str, Any]:
     """Train, or go on with training, in a folder of its own; the result. See :func:`bgn_lab.training.run.run`."""
-    return running.run(task(recipe), folder, watcher, team)
+    return running.run(task(recipe), folder, watcher, workers)
 
 
 def recipe(values: dict[str, Any]) -> Recipe:

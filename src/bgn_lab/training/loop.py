@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from bgn_lab.data.sources import Batch, Data
 from bgn_lab.recipe import Recipe
-from bgn_lab.training.team import FirstWorker, Team
+from bgn_lab.training.workers import FirstWorker, Workers
 
 EVALUATION_BATCH = 250  # images; the normalisers use running statistics or each image's own, so any number gives the same result
 
@@ -108,7 +108,7 @@ def train(
     rate: Callable[[int], float],
     scaler: torch.amp.GradScaler,
     on_step: Callable[[int, Callable[[], Score]], None],
-    team: Team | None = None,
+    workers: Workers | None = None,
     before: Score | None = None,
     clip: float | None = None,
 ) -> Score:
@@ -116,22 +116,22 @@ def train(
     step, which an optimizer's groups may have a factor for; ``on_step`` hears of each and may raise; ``clip`` is the largest
     norm of the gradients.
 
-    The batches are those of the team's workers here, in turn. Loss and accuracy are those of the moment, in training mode, on
+    The batches are those of this process' workers, in turn. Loss and accuracy are those of the moment, in training mode, on
     top of those ``before``; they are added up on the device and read once, or when ``on_step`` asks for them.
     """
     network.train()
-    team, before, context = team or Team(), before or Score(), autocast(recipe)
-    K = recipe.accumulate * team.share  # batches here for one step
+    workers, before, context = workers or Workers(), before or Score(), autocast(recipe)
+    K = recipe.accumulate * workers.per_process  # batches here for one step
     total = torch.tensor(before.total, device=recipe.device)
     right, images = torch.tensor(before.right, device=recipe.device), before.images
-    statistics = FirstWorker(network, team.share)
+    statistics = FirstWorker(network, workers.per_process)
 
     def score() -> Score:
         return Score(float(total), int(right), images)
 
     for number, batch in enumerate(batches):
         last = (number + 1) % K == 0
-        with team.apart(network, not last):
+        with workers.no_sync(network, not last):
             with context():
                 loss, logits, y = learn(network, batch)
             scaler.scale(loss / K if K > 1 else loss).backward()  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ import torch
 import bgn
 from bgn_lab.recipe import Recipe
 from bgn_lab.system import files
-from bgn_lab.training import team
+from bgn_lab.training import workers
 
 RECIPE, ABOUT, METRICS, RESULT = "recipe.json", "about.json", "metrics.jsonl", "result.json"
 
@@ -125,7 +125,7 @@ def about() -> dict[str, Any]:
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "processes": team.processes(),
+        "processes": workers.world_size(),
         "command": [Path(sys.argv[0]).name.replace("__main__.py", "bgn"), *sys.argv[1:]],
         "git": _git(),
     }

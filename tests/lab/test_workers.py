@@ -29,7 +29,7 @@ from bgn_lab.system.signals import REQUEUE
 from bgn_lab.training import checkpoint, loop
 from bgn_lab.training.record import METRICS
 from bgn_lab.training.run import WEIGHTS
-from bgn_lab.training.team import Team, settle
+from bgn_lab.training.workers import Workers, resolve_workers
 
 SMALL = Recipe(
     norm="bgn", groups=4, width=4, limit=400, batch_size=4, epochs=3, lr=0.2, simulate_workers=4
@@ -187,7 +187,7 @@ def test_running_statistics_are_those_of_the_first_worker(norm: str) -> None:
             lambda _: 0.0,
             scaler,
             lambda *_: None,
-            Team(workers),
+            Workers(workers),
         )
     assert sizes == [4] * 8, "each worker normalises its own images"
     for (name, one), (_, two) in zip(
@@ -204,8 +204,8 @@ def test_running_statistics_are_those_of_the_first_worker(norm: str) -> None:
     more=st.integers(0, 60),
 )
 def test_every_batch_is_somebodys(share: int, processes: int, first: int, more: int) -> None:
-    teams = [Team(share * processes, processes, rank) for rank in range(processes)]
-    found = [team.batches(first, first + more) for team in teams]
+    everybody = [Workers(share * processes, processes, rank) for rank in range(processes)]
+    found = [workers.batches(first, first + more) for workers in everybody]
     assert sorted(chain.from_iterable(found)) == list(range(first, first + more))
     assert all(own == sorted(own) for own in found)
 
@@ -372,13 +372,13 @@ def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(
 
 
 def test_other_images_are_refused() -> None:
-    team = Team(2, 2, 1)
-    team.tell = lambda value: {"train": (3, "abc")}  # type: ignore[method-assign, assignment, misc]  # noqa: ARG005
+    workers = Workers(2, 2, 1)
+    workers.broadcast = lambda value: {"train": (3, "abc")}  # type: ignore[method-assign, assignment, misc]  # noqa: ARG005
     with pytest.raises(
         ValueError,
         match="process 1 has other images than the first one: .*'def'.* instead of .*'abc'",
     ):
-        team.same("images", {"train": (3, "def")})
+        workers.check_same("images", {"train": (3, "def")})
 
 
 @pytest.mark.parametrize(
@@ -392,19 +392,19 @@ def test_other_images_are_refused() -> None:
         ({"device": "cuda:1"}, 2, "device='cuda:1' with 2 processes; expected cpu, or cuda"),
     ],
 )
-def test_teams_that_cannot_be(changes: dict[str, Any], wanted: int, message: str) -> None:
+def test_workers_that_cannot_be(changes: dict[str, Any], wanted: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        settle(replace(SMALL, **changes), wanted)
+        resolve_workers(replace(SMALL, **changes), wanted)
 
 
 def test_as_many_workers_as_processes_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settle(Recipe(), 4).simulate_workers == 4
-    assert settle(Recipe(simulate_workers=8), 4).simulate_workers == 8
+    assert resolve_workers(Recipe(), 4).simulate_workers == 4
+    assert resolve_workers(Recipe(simulate_workers=8), 4).simulate_workers == 8
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    assert settle(Recipe()).simulate_workers == 2
+    assert resolve_workers(Recipe()).simulate_workers == 2
     with pytest.raises(ValueError, match="processes=3, but torchrun started 2"):
-        settle(Recipe(), 3)
+        resolve_workers(Recipe(), 3)
 
 
 def test_bad_input_is_said_once(tmp_path: Path) -> None:
