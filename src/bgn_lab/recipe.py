@@ -19,7 +19,7 @@ Schedule = Literal["cosine", "steps", "constant"]
 Damaged = Literal["refuse", "skip"]
 DATA = ("fashion-mnist", "cifar10", "imagenet", "folder", "arrays")
 # where things are and how fast they come: results do not depend on them
-CIRCUMSTANCES = ("root", "decoders", "tensorboard", "damaged", "save_every")
+CIRCUMSTANCES = ("root", "decoders", "tensorboard", "damaged", "save_every", "images_per_pass")
 
 
 class Measure(NamedTuple):
@@ -60,6 +60,9 @@ class Recipe:
     simulate_workers: int = 1
     """workers in all (the paper's GPUs): each normalises batches of its own, gradients are averaged; processes that torchrun
     starts share them out"""
+    images_per_pass: int | None = None
+    """images that the workers of a process may normalize in one pass, each its own; by default as many as have 2^20 pixels.
+    Fewer take less memory and more time; results differ by rounding"""
     accumulate: int = 1
     """batches whose gradients are averaged for one step"""
     epochs: int = 3
@@ -103,7 +106,7 @@ class Recipe:
     channels_last: bool = False
     """channels_last memory format"""
     onednn: bool | None = None
-    """oneDNN's convolutions on the CPU; by default not for a few small images, where they take longer than plain ones"""
+    """oneDNN's convolutions on the CPU; by default the faster of these and plain ones, timed when the run begins"""
     tensorboard: bool = False
     """write TensorBoard events beside the metrics"""
     save_every: float = 30.0
@@ -133,7 +136,15 @@ class Recipe:
         checks.one_of("damaged", self.damaged, get_args(Damaged))
         for name in ("batch_size", "simulate_workers", "accumulate", "epochs", "median_of"):
             checks.positive_int(name, getattr(self, name))
-        for name in ("width", "stride", "groups", "instances", "limit", "image_size"):
+        for name in (
+            "width",
+            "stride",
+            "groups",
+            "instances",
+            "limit",
+            "image_size",
+            "images_per_pass",
+        ):
             if getattr(self, name) is not None:
                 checks.positive_int(name, getattr(self, name))
         if self.groups is not None and self.norm not in ("gn", "gbgn", "bgn"):

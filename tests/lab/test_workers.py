@@ -143,7 +143,8 @@ def test_processes_and_their_simulation_give_the_same_weights(
     words = command(recipe, tmp_path / "processes")
     said = finish(torchrun(processes, [words[0], str(tmp_path / "driver.py"), *words[3:]]))
     assert f"batch 4 for each of 4 workers, on {processes} processes" in said
-    result = experiments.run(recipe, tmp_path / "simulation")
+    # in one process the workers run one by one, in several the workers of each in one pass
+    result = experiments.run(replace(recipe, images_per_pass=1), tmp_path / "simulation")
     one, two = weights(tmp_path / "simulation"), weights(tmp_path / "processes")
     assert one["conv1.weight"].dtype == torch.float64
     for name in one:
@@ -165,8 +166,9 @@ def test_workers_of_a_normaliser_without_batch_statistics_are_one_large_batch(
         assert close(weights(tmp_path / "workers"), weights(tmp_path / name)), name
 
 
+@pytest.mark.parametrize("per_pass", [1, 2, 4])
 @pytest.mark.parametrize("norm", ["bn", "bgn"])
-def test_running_statistics_are_those_of_the_first_worker(norm: str) -> None:
+def test_running_statistics_are_those_of_the_first_worker(norm: str, per_pass: int) -> None:
     recipe = replace(SMALL, norm=norm, groups=None, lr=1e-30)
     images = data.load(recipe)
     models = [experiments.task(recipe, images).build() for _ in range(2)]
@@ -175,7 +177,9 @@ def test_running_statistics_are_those_of_the_first_worker(norm: str) -> None:
     sizes = []
     layer = next(m for m in models[0].modules() if m is models[0].bn1)
     layer.register_forward_hook(lambda module, inputs, output: sizes.append(len(inputs[0])))  # noqa: ARG005
-    for model, workers, own in zip(models, (4, 1), (batches, batches[::4]), strict=True):
+    passes: list[Any] = [batches[i : i + per_pass] for i in range(0, 8, per_pass)]
+    passes = [tuple(map(torch.cat, zip(*batch, strict=True))) for batch in passes]
+    for model, workers, own in zip(models, (4, 1), (passes, batches[::4]), strict=True):
         optimizer = torch.optim.SGD(model.parameters(), 0.0)
         scaler = torch.amp.GradScaler(enabled=False)
         loop.train(
@@ -188,12 +192,14 @@ def test_running_statistics_are_those_of_the_first_worker(norm: str) -> None:
             scaler,
             lambda *_: None,
             Workers(workers),
+            per_pass=per_pass if workers > 1 else 1,
         )
-    assert sizes == [4] * 8, "each worker normalises its own images"
+    assert sizes == [4 * per_pass] * (8 // per_pass)
     for (name, one), (_, two) in zip(
         models[0].named_buffers(), models[1].named_buffers(), strict=True
     ):
-        assert torch.equal(one, two), name
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6, msg=name)
+    assert all(m.batch_blocks == 1 for m in models[0].modules() if hasattr(m, "batch_blocks"))
     assert models[0].bn1.num_batches_tracked == 2  # type: ignore[union-attr]
 
 

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,15 @@ class Record:
         """The result, if the run is over."""
         path = self.folder / RESULT
         return _json(path) if path.exists() else None
+
+    def choose(self, name: str, choice: Callable[[], bool]) -> bool:
+        """A choice that depends on the machine: made once, and kept when the run is resumed."""
+        path = self.folder / ABOUT
+        known = _json(path) if path.exists() else {}
+        if name not in known:
+            known[name] = choice()
+            files.write_json(path, known)
+        return bool(known[name])
 
     def rewind(self, epoch: int) -> list[dict[str, Any]]:
         """The metrics of the first epochs; what a killed run wrote beyond its last checkpoint is dropped."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from bgn_lab.training import checkpoint, loop
 from bgn_lab.training.loop import Score
 from bgn_lab.training.record import Record
 from bgn_lab.training.task import Task, View
-from bgn_lab.training.workers import Workers
+from bgn_lab.training.workers import Workers, workers_per_pass
 
 FINISHED, NOT_CONVERGED = "finished", "did not converge"
 WEIGHTS = "model.safetensors"
@@ -58,8 +59,9 @@ def run(
         done = workers.broadcast(None if record is None else record.result())
         if done is not None:
             return done
-        with loop.convolutions(recipe, data):
-            return _Training(task, folder, record, watcher or Watcher(), workers).run()
+        training = _Training(task, folder, record, watcher or Watcher(), workers)
+        with loop.convolutions(training.onednn):
+            return training.run()
 
 
 class _Training:
@@ -84,8 +86,18 @@ class _Training:
         self.compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
         self.network = workers.wrap(self.compiled)
         self.prepare = loop.Prepare(task.data, recipe)
+        self.per_pass = 1  # workers
+        if task.supports_one_pass(self.model):
+            self.per_pass = workers_per_pass(recipe, task.data.shape, workers.per_process)
+        self.onednn = workers.broadcast(
+            record is not None and record.choose("onednn", self._onednn_is_faster)
+        )
         task.plan = self.progress.plan
         self.saved, self.saves = time.monotonic(), 0
+
+    def _onednn_is_faster(self) -> bool:
+        shape = (self.per_pass * self.recipe.batch_size, *self.data.shape)
+        return loop.onednn_is_faster(self.model, self.recipe, shape)
 
     def _restore(self) -> checkpoint.Progress:
         content = self.workers.broadcast(
@@ -207,18 +219,24 @@ class _Training:
             self.network, self.optimizer, self._batches(epoch, batches), recipe, self.task.loss,
             lambda number: self.task.rate(epoch, begun.step + number, self.steps), self.scaler, after, workers,
             begun.score if workers.is_first else None, self.task.clip,
+            lambda batch: self.task.before_step(self.compiled, batch), self.per_pass,
         )  # fmt: skip
         return self._joined(trained)
 
     def _batches(self, epoch: int, numbers: list[int]) -> Iterator[Batch]:
-        recipe = self.recipe
-        for number, batch in zip(
-            numbers, map(self.prepare, self.task.batches(epoch, numbers)), strict=True
-        ):
-            torch.manual_seed(
-                mixed(recipe.seed, epoch, number)
-            )  # for whatever in a network or an attack draws numbers
-            yield self.task.example(self.compiled, batch)
+        """Examples, of as many workers together as one pass has."""
+        numbered = zip(numbers, self.task.batches(epoch, numbers), strict=True)
+        while found := list(islice(numbered, self.per_pass)):
+            # one transfer and one normalization of pixels, whatever the number of workers
+            x, y = self.prepare(_concatenated([batch for _, batch in found]))
+            examples = []
+            for (number, _), *own in zip(
+                found, x.chunk(len(found)), y.chunk(len(found)), strict=True
+            ):
+                # for whatever in a network or an attack draws numbers
+                torch.manual_seed(mixed(self.recipe.seed, epoch, number))
+                examples.append(self.task.example(self.compiled, (own[0], own[1])))
+            yield _concatenated(examples)
 
     def _score(self, source: Source, view: View | None) -> tuple[Score, Score]:
         """On all images, seen as they are or so, and on those of this process' first worker."""
@@ -246,6 +264,13 @@ class _Training:
             checkpoint.store(self.path, self.recipe, self.model, self.optimizers, progress)
         self.workers.broadcast(None)  # nobody leaves before it is written
         self.progress, self.saved, self.saves = progress, time.monotonic(), self.saves + 1
+
+
+def _concatenated(batches: list[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    x, y = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
+    return x, y
 
 
 def _trouble(history: list[dict[str, Any]]) -> str:

@@ -2,7 +2,8 @@
 
 A worker is what the paper calls a GPU. W workers are spread over P processes, W / P each: W
 processes are the paper's way, one process simulates it, and the weights are the same but for
-rounding. Running statistics are those of the first worker, as in DistributedDataParallel, where
+rounding. The workers of a process run in one pass where that is possible: their batches of n images
+are one batch with statistics in blocks of n, which takes less time than a pass for each. Running statistics are those of the first worker, as in DistributedDataParallel, where
 its buffers overwrite all others.
 """
 
@@ -214,6 +215,45 @@ def _store() -> Any:
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     store = dist.TCPStore(address, port, is_master=False)  # type: ignore[attr-defined]
     return dist.PrefixStore(f"attempt {environment['TORCHELASTIC_RESTART_COUNT']}", store)  # type: ignore[attr-defined]
+
+
+# An image_size x image_size map counts its pixels. A pass this large keeps a CPU busy, and 20 images
+# of 224 x 224 still fit where a worker's own batch does.
+PIXELS_PER_PASS = 2**20
+
+
+def workers_per_pass(recipe: Recipe, shape: tuple[int, int, int], per_process: int) -> int:
+    """How many of a process' workers run as one batch: as many as fit, in passes of equal size.
+
+    ``shape`` is (C, H, W) of an image.
+
+    >>> workers_per_pass(Recipe(batch_size=2, images_per_pass=9), (3, 32, 32), 6)
+    3
+    """
+    _, H, W = shape
+    most = recipe.images_per_pass or PIXELS_PER_PASS // (H * W)
+    divisors = [w for w in range(1, per_process + 1) if per_process % w == 0]
+    return max([w for w in divisors if w * recipe.batch_size <= most], default=1)
+
+
+@contextlib.contextmanager
+def statistics_in_blocks(model: nn.Module, blocks: int) -> Iterator[None]:
+    """Within the context, a training batch is that of ``blocks`` workers, one after the other.
+
+    Each worker's images have statistics of their own, and the running ones are the first worker's.
+    """
+    layers: list[Any] = [m for m in model.modules() if hasattr(m, "batch_blocks")]
+    if blocks > 1:
+        for layer in layers:
+            if layer.batch_blocks != 1:
+                raise ValueError(f"batch_blocks={layer.batch_blocks} of {layer}; expected 1")
+            layer.batch_blocks, layer.first_block = blocks, True
+    try:
+        yield
+    finally:
+        if blocks > 1:
+            for layer in layers:
+                layer.batch_blocks, layer.first_block = 1, False
 
 
 class FirstWorker:
