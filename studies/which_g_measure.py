@@ -182,7 +182,7 @@ def measure(folder: Path) -> dict[str, Any]:
     batches = [
         prepare(batch) for batch in islice(data.train.training(recipe.batch_size, 2, 0), BATCHES)
     ]
-    with loop.convolutions(recipe, data):
+    with loop.convolutions(recipe.onednn is not False):
         found = {
             "run": folder.name, "row": norms.label(recipe), "batch_size": recipe.batch_size,
             "train_accuracy": run.metrics[-1]["train_accuracy"], "validation": _accuracy(model, recipe, data),

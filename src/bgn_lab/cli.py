@@ -138,7 +138,7 @@ def _run(name: str, words: list[str]) -> int:
     from rich.console import Console
 
     from bgn_lab.system.signals import INTERRUPTED, Interrupted
-    from bgn_lab.training import team
+    from bgn_lab.training import workers
 
     console = Console()
     try:
@@ -154,7 +154,7 @@ def _run(name: str, words: list[str]) -> int:
     except Interrupted as stop:
         return _interrupted(console, stop.code)
     except RuntimeError as error:
-        if not team.lost(error):
+        if not workers.is_lost_connection(error):
             raise
         return _refuse("lost the other processes", 1)
     return code
@@ -185,9 +185,9 @@ def _parse(name: str, words: list[str]) -> Any:
 
 def _interrupted(console: Console, code: int) -> int:
     from bgn_lab.system.signals import STOPPED
-    from bgn_lab.training import team
+    from bgn_lab.training import workers
 
-    if team.rank() == 0:
+    if workers.rank() == 0:
         console.print(f"\n{STOPPED}")
     return code
 
@@ -195,8 +195,8 @@ def _interrupted(console: Console, code: int) -> int:
 def _refuse(why: str, code: int = 2) -> int:
     from rich.console import Console
 
-    from bgn_lab.training import team
+    from bgn_lab.training import workers
 
-    who = f"process {team.rank()}: " if team.started() else ""
+    who = f"process {workers.rank()}: " if workers.is_launched() else ""
     Console(stderr=True).print(f"{who}error: {why}", highlight=False, markup=False, soft_wrap=True)
     return code

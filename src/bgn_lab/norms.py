@@ -30,7 +30,9 @@ def constructor(recipe: Recipe) -> AnyNorm:
     """A constructor of the recipe's normalizer for a number of channels.
 
     GN and GBGN have 32 groups in the paper, where every layer has 64 channels or more. On narrower
-    layers that would make them IN and BN, so groups keep at least two channels.
+    layers that would make them IN and BN, so groups keep at least two channels. BN of several
+    workers is BGN with a group per channel, the same layer in all but name: nn.BatchNorm2d cannot
+    normalize their images in one pass.
 
     >>> from bgn_lab.experiments.classification.recipe import ClassificationRecipe
     >>> constructor(ClassificationRecipe(norm="gn"))(16)
@@ -46,6 +48,8 @@ def constructor(recipe: Recipe) -> AnyNorm:
         groups = 1 if recipe.instances is not None else recipe.groups or recipe.usual_groups
         if groups is None and recipe.norm in ("gn", "gbgn"):
             groups = max(1, min(32, C // 2))
+        if recipe.norm == "bn" and recipe.simulate_workers > 1:
+            return bgn.BatchGroupNorm2d(C, C, affine=affine, **options)
         return bgn.norm_layer(
             recipe.norm,
             batch_size=recipe.batch_size,

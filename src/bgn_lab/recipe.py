@@ -28,7 +28,15 @@ Damaged = Literal["refuse", "skip"]
 GroupWord = Literal["paper", "auto"]
 DATA = tuple(DATA_SETS)
 # where files are and how fast they come; data and weights count by their content
-NOT_IDENTITY = ("root", "weights", "decoders", "tensorboard", "damaged", "save_every")
+NOT_IDENTITY = (
+    "root",
+    "weights",
+    "decoders",
+    "tensorboard",
+    "damaged",
+    "save_every",
+    "images_per_pass",
+)
 GROUPED = ("gn", "gbgn", "bgn")
 
 
@@ -220,8 +228,8 @@ class RuntimeOptions(Part):
     channels_last: bool = False
     """channels_last memory format"""
     onednn: bool | None = None
-    """oneDNN's convolutions on the CPU; by default not for a few small images, where they take
-    longer than plain ones"""
+    """oneDNN's convolutions on the CPU; by default the faster of these and plain ones, timed when
+    the run begins"""
     tensorboard: bool = False
     """write TensorBoard events beside the metrics"""
     save_every: float = 30.0
@@ -283,6 +291,11 @@ class Recipe(RuntimeOptions, OptimizerOptions, NormOptions, ModelOptions, DataOp
     def simulate_workers(self) -> int:
         """Workers in all."""
         return 1
+
+    @property
+    def images_per_pass(self) -> int | None:
+        """Images that several workers may normalize in one pass; None for the default."""
+        return None
 
     @property
     def accumulate(self) -> int:
@@ -586,12 +599,15 @@ class WorkerOptions(Recipe):
     simulate_workers: int = 1
     """workers in all (the paper's GPUs): each normalizes batches of its own, gradients are
     averaged; processes share them out"""
+    images_per_pass: int | None = None
+    """images that the workers of a process may normalize in one pass, each its own; by default as
+    many as have 2^20 pixels. Fewer take less memory and more time; results differ by rounding"""
     accumulate: int = 1
     """batches whose gradients are averaged for one step"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _positive_ints(self, "simulate_workers", "accumulate")
+        _positive_ints(self, "simulate_workers", "images_per_pass", "accumulate")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from bgn_lab.experiments.experiment import Experiment
 from bgn_lab.recipe import Recipe
 from bgn_lab.system import signals
 from bgn_lab.system.launch import launch
-from bgn_lab.training import team
+from bgn_lab.training import workers
 from bgn_lab.training.run import Watcher, run
 from bgn_lab.training.task import Task
 
@@ -56,7 +56,7 @@ class Run:
         if self.out is not None and self.out.exists() and not self.out.is_dir():
             raise ValueError(f"out={self.out} is a file; expected a folder, or a name for one")
         recipe = self._shared(self.recipe)
-        if self.processes > 1 and not team.started():
+        if self.processes > 1 and not workers.is_launched():
             with signals.handle_signals():
                 if recipe.device == "cuda" and torch.cuda.device_count() < self.processes:
                     raise ValueError(
@@ -66,20 +66,20 @@ class Run:
                 here = replace(recipe, device="cpu")  # devices are for the processes
                 experiments.task(here).check()  # here, where an error is printed once
             return launch(sys.argv[1:], self.processes, self.restarts, console)
-        with signals.handle_signals(), team.joined(recipe) as own:
-            return self._run(console if own.first else Console(quiet=True), recipe, own)
+        with signals.handle_signals(), workers.connected(recipe) as own:
+            return self._run(console if own.is_first else Console(quiet=True), recipe, own)
 
     def _shared(self, recipe: Recipe) -> Recipe:
         """The recipe for the processes at hand."""
-        wanted = team.processes() if team.started() else self.processes
+        wanted = workers.world_size() if workers.is_launched() else self.processes
         if wanted > 1 and "simulate_workers" not in {f.name for f in fields(recipe)}:
             raise ValueError(
                 f"processes={wanted} has no meaning for experiment={recipe.experiment!r};"
                 " expected 1"
             )
-        return team.settle(recipe, self.processes)
+        return workers.resolve_workers(recipe, self.processes)
 
-    def _run(self, console: Console, recipe: Recipe, own: team.Team) -> int:
+    def _run(self, console: Console, recipe: Recipe, own: workers.Workers) -> int:
         task = experiments.task(recipe)
         code: str = getattr(task.data, "fingerprint", "")
         folder = self.out or Path("runs") / recipe.key(code)
@@ -144,7 +144,7 @@ def _presets(experiment: Experiment) -> str:
     return f"other defaults: {', '.join(found)}"
 
 
-def _train(console: Console, task: Task, folder: Path, own: team.Team) -> dict[str, Any]:
+def _train(console: Console, task: Task, folder: Path, own: workers.Workers) -> dict[str, Any]:
     """The result, with a bar meanwhile."""
     columns = (
         TextColumn("epoch {task.fields[epoch]}"),
@@ -171,14 +171,14 @@ def _train(console: Console, task: Task, folder: Path, own: team.Team) -> dict[s
         return run(task, folder, Watcher(begin, step, epoch), own)
 
 
-def _workers(own: team.Team) -> str:
+def _workers(own: workers.Workers) -> str:
     """
-    >>> _workers(team.Team()), _workers(team.Team(8, 2))
+    >>> _workers(workers.Workers()), _workers(workers.Workers(8, 2))
     ('', ' for each of 8 workers, on 2 processes')
     """
-    if own.workers == 1:
+    if own.count == 1:
         return ""
-    return f" for each of {own.workers} workers, on {'one process' if own.processes == 1 else f'{own.processes} processes'}"
+    return f" for each of {own.count} workers, on {'one process' if own.processes == 1 else f'{own.processes} processes'}"
 
 
 def line(metrics: dict[str, Any]) -> str:

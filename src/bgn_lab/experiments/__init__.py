@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bgn_lab.recipe import Recipe
     from bgn_lab.training.run import Watcher
     from bgn_lab.training.task import Task
-    from bgn_lab.training.team import Team
+    from bgn_lab.training.workers import Workers
 
 
 class Entry(NamedTuple):
@@ -122,13 +122,13 @@ def task(recipe: Recipe, data: Data | None = None) -> Task:
 
 
 def run(
-    recipe: Recipe, folder: Path, watcher: Watcher | None = None, team: Team | None = None
+    recipe: Recipe, folder: Path, watcher: Watcher | None = None, workers: Workers | None = None
 ) -> dict[str, Any]:
     """Train in a folder, or resume training there; the result. See
     :func:`bgn_lab.training.run.run`."""
     from bgn_lab.training import run as running
 
-    return running.run(task(recipe), folder, watcher, team)
+    return running.run(task(recipe), folder, watcher, workers)
 
 
 def recipe(values: dict[str, Any]) -> Recipe:

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +21,7 @@ from bgn_lab.data import sources
 from bgn_lab.data.sources import Data
 from bgn_lab.recipe import Recipe
 from bgn_lab.system import cores, files
-from bgn_lab.training import team
+from bgn_lab.training import workers
 
 RECIPE, ABOUT, METRICS, RESULT = "recipe.json", "about.json", "metrics.jsonl", "result.json"
 DATA = "data.json"  # fingerprints of the data that a run began with
@@ -101,6 +101,15 @@ class Record:
         """Result of the run, if it is finished."""
         path = self.folder / RESULT
         return _json(path) if path.exists() else None
+
+    def choose(self, name: str, choice: Callable[[], bool]) -> bool:
+        """A choice that depends on the machine: made once, and kept when the run is resumed."""
+        path = self.folder / ABOUT
+        known = _json(path) if path.exists() else {}
+        if name not in known:
+            known[name] = choice()
+            files.write_json(path, known)
+        return bool(known[name])
 
     def rewind(self, epoch: int) -> list[dict[str, Any]]:
         """Metrics of the first epochs; lines beyond the last checkpoint are removed."""
@@ -193,7 +202,7 @@ def about() -> dict[str, Any]:
         "platform": platform.platform(),
         "cores": cores.count(),
         "threads": torch.get_num_threads(),
-        "processes": team.processes(),
+        "processes": workers.world_size(),
         "command": [Path(sys.argv[0]).name.replace("__main__.py", "bgn"), *sys.argv[1:]],
         "git": _git(),
     }

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from bgn_lab.training import record as records
 from bgn_lab.training.loop import Score
 from bgn_lab.training.record import Record
 from bgn_lab.training.task import Task, View
-from bgn_lab.training.team import Team
+from bgn_lab.training.workers import Workers, workers_per_pass
 
 FINISHED, NOT_CONVERGED = "finished", "did not converge"
 WEIGHTS = "model.safetensors"
@@ -45,28 +46,29 @@ class Watcher:
 
 
 def run(
-    task: Task, folder: Path, watcher: Watcher | None = None, team: Team | None = None
+    task: Task, folder: Path, watcher: Watcher | None = None, workers: Workers | None = None
 ) -> dict[str, Any]:
     """Train in a folder of its own, or resume there; the result, at once if there is one already.
 
     With several processes all call this; the first one alone reads and writes the folder.
     """
     recipe, data = task.recipe, task.data
-    team = team or Team(recipe.simulate_workers)
+    workers = workers or Workers(recipe.simulate_workers)
     task.check()
-    team.same("images", records.data_fingerprint(data))
-    with Record(folder, recipe) if team.first else nullcontext() as record:
+    workers.check_same("images", records.data_fingerprint(data))
+    with Record(folder, recipe) if workers.is_first else nullcontext() as record:
         done = None
         if record is not None:
             records.check_data(folder, data)
             done = record.result() if is_finished(folder) else None
-        done = team.tell(done)
+        done = workers.broadcast(done)
         if done is not None:
             return done
         if record is not None:
             record.begin(data)
-        with loop.convolutions(recipe, data):
-            return _Training(task, folder, record, watcher or Watcher(), team).run()
+        training = _Training(task, folder, record, watcher or Watcher(), workers)
+        with loop.convolutions(training.onednn):
+            return training.run()
 
 
 def is_finished(folder: Path) -> bool:
@@ -78,10 +80,10 @@ class _Training:
     """A run in progress."""
 
     def __init__(
-        self, task: Task, folder: Path, record: Record | None, watcher: Watcher, team: Team
+        self, task: Task, folder: Path, record: Record | None, watcher: Watcher, workers: Workers
     ) -> None:
-        self.task, self.recipe, self.data, self.record, self.watcher, self.team = (
-            task, task.recipe, task.data, record, watcher, team,
+        self.task, self.recipe, self.data, self.record, self.watcher, self.workers = (
+            task, task.recipe, task.data, record, watcher, workers,
         )  # fmt: skip
         recipe = self.recipe
         self.folder, self.path = folder, folder / checkpoint.NAME
@@ -91,16 +93,28 @@ class _Training:
         self.optimizers = {"optimizer": self.optimizer, **task.others(self.model)}
         self.scaler = torch.amp.GradScaler(enabled=recipe.amp and recipe.device.startswith("cuda"))
         self.progress = self._restore()
-        self.history = team.tell([] if record is None else record.rewind(self.progress.epoch))
+        self.history = workers.broadcast(
+            [] if record is None else record.rewind(self.progress.epoch)
+        )
         self.compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
-        self.network = team.wrap(self.compiled)
+        self.network = workers.wrap(self.compiled)
         self.prepare = loop.Prepare(task.data, recipe)
+        self.per_pass = 1  # workers
+        if task.supports_one_pass(self.model):
+            self.per_pass = workers_per_pass(recipe, task.data.shape, workers.per_process)
+        self.onednn = workers.broadcast(
+            record is not None and record.choose("onednn", self._onednn_is_faster)
+        )
         task.plan = self.progress.plan
         self.saved, self.saves = time.monotonic(), 0
 
+    def _onednn_is_faster(self) -> bool:
+        shape = (self.per_pass * self.recipe.batch_size, *self.data.shape)
+        return loop.onednn_is_faster(self.model, self.recipe, shape)
+
     def _restore(self) -> checkpoint.Progress:
-        content = self.team.tell(
-            self.path.read_bytes() if self.team.first and self.path.exists() else None
+        content = self.workers.broadcast(
+            self.path.read_bytes() if self.workers.is_first and self.path.exists() else None
         )
         if content is None:
             return checkpoint.Progress()
@@ -115,7 +129,7 @@ class _Training:
         # a damaged image shall not turn up after days; those for training do in the first epoch
         if not self.history:
             for source in (self.data.validation, self.data.test):
-                share(source, self.team.rank, self.team.processes).check()
+                share(source, self.workers.rank, self.workers.processes).check()
         board = _board(self.folder) if recipe.tensorboard and self.record is not None else None
         for epoch in range(self.progress.epoch, recipe.epochs):
             if _trouble(self.history) or not self._begin(epoch):
@@ -171,14 +185,14 @@ class _Training:
         return not self.task.over()
 
     def _epoch(self, epoch: int) -> dict[str, Any]:
-        team, begun = self.team, self.progress
+        workers, begun = self.workers, self.progress
         begin = time.perf_counter() - begun.spent
         with signals.defer_signals():
             trained = self._train(epoch, begin)
-            long = team.tell(
+            long = workers.broadcast(
                 time.monotonic() - self.saved > 60
             )  # it may take long until all is tested
-            if long or team.total(signals.requested()) != (0,):
+            if long or workers.sum(signals.requested()) != (0,):
                 self._save(
                     replace(
                         begun, step=self.steps, score=trained, spent=time.perf_counter() - begin
@@ -190,7 +204,7 @@ class _Training:
             "images_per_second": trained.images / seconds, "train_loss": trained.loss, "train_accuracy": trained.accuracy,
         }  # fmt: skip
         if math.isfinite(trained.loss):
-            team.share_buffers(self.model)
+            workers.broadcast_buffers(self.model)
             metrics |= self.task.measure(self.history, self.compiled, self._score)
         # JSON knows finite numbers only
         metrics = {
@@ -211,8 +225,8 @@ class _Training:
         return metrics
 
     def _train(self, epoch: int, begin: float) -> Score:
-        recipe, team, begun = self.recipe, self.team, self.progress
-        batches = team.batches(begun.step * recipe.batches, self.steps * recipe.batches)
+        recipe, workers, begun = self.recipe, self.workers, self.progress
+        batches = workers.batches(begun.step * recipe.batches, self.steps * recipe.batches)
 
         def after(number: int, score: Callable[[], Score]) -> None:
             step, wish = begun.step + number, signals.requested()
@@ -220,8 +234,8 @@ class _Training:
                 self.watcher.step(epoch, step)
             except Interrupted as interrupted:
                 wish = interrupted.code
-            late = team.first and time.monotonic() - self.saved > 60 * recipe.save_every
-            stop, save = team.most(wish, self.saves + 1 if late else 0)
+            late = workers.is_first and time.monotonic() - self.saved > 60 * recipe.save_every
+            stop, save = workers.delayed_max(wish, self.saves + 1 if late else 0)
             if (
                 stop or save == self.saves + 1
             ):  # a wish from before the last checkpoint is fulfilled
@@ -238,20 +252,26 @@ class _Training:
 
         trained = loop.train(
             self.network, self.optimizer, self._batches(epoch, batches), recipe, self.task.loss,
-            lambda number: self.task.rate(epoch, begun.step + number, self.steps), self.scaler, after, team,
-            begun.score if team.first else None, self.task.clip,
+            lambda number: self.task.rate(epoch, begun.step + number, self.steps), self.scaler, after, workers,
+            begun.score if workers.is_first else None, self.task.clip,
+            lambda batch: self.task.before_step(self.compiled, batch), self.per_pass,
         )  # fmt: skip
         return self._joined(trained)
 
     def _batches(self, epoch: int, numbers: list[int]) -> Iterator[Batch]:
-        recipe = self.recipe
-        for number, batch in zip(
-            numbers, map(self.prepare, self.task.batches(epoch, numbers)), strict=True
-        ):
-            torch.manual_seed(
-                mixed(recipe.seed, epoch, number)
-            )  # for whatever in a network or an attack draws numbers
-            yield self.task.example(self.compiled, batch)
+        """Examples, of as many workers together as one pass has."""
+        numbered = zip(numbers, self.task.batches(epoch, numbers), strict=True)
+        while found := list(islice(numbered, self.per_pass)):
+            # one transfer and one normalization of pixels, whatever the number of workers
+            x, y = self.prepare(_concatenated([batch for _, batch in found]))
+            examples = []
+            for (number, _), *own in zip(
+                found, x.chunk(len(found)), y.chunk(len(found)), strict=True
+            ):
+                # for whatever in a network or an attack draws numbers
+                torch.manual_seed(mixed(self.recipe.seed, epoch, number))
+                examples.append(self.task.example(self.compiled, (own[0], own[1])))
+            yield _concatenated(examples)
 
     def _score(self, source: Source, view: View | None) -> tuple[Score, Score]:
         """On all images, seen as they are or so, and on those of this process' first worker."""
@@ -262,13 +282,13 @@ class _Training:
                 self.recipe,
                 view,
             )
-            for part in (share(source, worker, self.team.workers) for worker in self.team.own)
+            for part in (share(source, worker, self.workers.count) for worker in self.workers.local)
         ]
         return self._joined(*own), own[0]
 
     def _joined(self, *scores: Score) -> Score:
         """Over all processes."""
-        total, right, images = self.team.total(
+        total, right, images = self.workers.sum(
             *(sum(column) for column in zip(*map(astuple, scores), strict=True))
         )
         return Score(total, int(right), int(images))
@@ -277,8 +297,15 @@ class _Training:
         progress.scaler = self.scaler.state_dict() if self.scaler.is_enabled() else None
         if self.record is not None:
             checkpoint.store(self.path, self.recipe, self.model, self.optimizers, progress)
-        self.team.tell(None)  # nobody leaves before it is written
+        self.workers.broadcast(None)  # nobody leaves before it is written
         self.progress, self.saved, self.saves = progress, time.monotonic(), self.saves + 1
+
+
+def _concatenated(batches: list[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    x, y = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
+    return x, y
 
 
 def _trouble(history: list[dict[str, Any]]) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 import bgn
 from bgn_lab import data as data_sets
@@ -110,6 +112,21 @@ class Task:
     def example(self, model: nn.Module, batch: Batch) -> Batch:  # noqa: ARG002
         """What the network learns from, made from a prepared batch."""
         return batch
+
+    def before_step(self, model: nn.Module, batch: Batch) -> None:
+        """What comes before an optimizer step, given the first example of that step."""
+
+    def supports_one_pass(self, model: nn.Module) -> bool:
+        """Whether the examples of several workers may be one batch.
+
+        So they may if the loss is a mean over the images, if a batch's example does not depend on
+        the workers before it, and if every layer either treats images one by one without drawing
+        random numbers or knows blocks of them.
+        """
+        return not any(
+            isinstance(m, _BatchNorm) or (isinstance(m, _DropoutNd) and m.p > 0)
+            for m in model.modules()
+        )
 
     def loss(self, network: nn.Module, batch: Batch) -> Learned:
         """Of an example."""

@@ -182,6 +182,10 @@ class Adaptation(Task):
                 loss = loss + r.alpha * cdd(ours, theirs, len(self.data.classes))
         return loss, *labelled
 
+    def supports_one_pass(self, model: nn.Module) -> bool:  # noqa: ARG002
+        """The discrepancy is no mean over the images."""
+        return False
+
     def rate(self, epoch: int, step: int, steps: int) -> float:
         """By steps since the beginning, or by loops."""
         if self.recipe.schedule == "inverse":

@@ -59,6 +59,10 @@ class Adversarial(Task):
         model.train()
         return attacked
 
+    def supports_one_pass(self, model: nn.Module) -> bool:
+        """Not under attack: that reads running statistics, which the worker before has moved."""
+        return not self.recipe.attack_steps and super().supports_one_pass(model)
+
     def measure(
         self,
         history: list[dict[str, Any]],

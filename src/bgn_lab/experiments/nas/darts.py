@@ -64,8 +64,8 @@ class Darts(Search):
         """The learning rate is the epoch's."""
         self.plan = {"rate": torch.tensor(cosine(self.recipe, epoch), dtype=torch.float64)}
 
-    def example(self, model: nn.Module, batch: Batch) -> Batch:
-        """A step of the architecture goes before each of the weights."""
+    def before_step(self, model: nn.Module, batch: Batch) -> None:
+        """A step of the architecture precedes each step of the weights."""
         model.train()
         alphas, other = self.alphas.param_groups[0]["params"], self.other_half()
         if self.recipe.order == "first":
@@ -78,7 +78,6 @@ class Darts(Search):
             own.grad = gradient
         self.alphas.step()
         self.alphas.zero_grad()
-        return batch
 
     def mix(self, model: nn.Module) -> Weights:
         """The softmax of the architecture parameters."""

@@ -96,13 +96,12 @@ class Manas(Search):
             )
             self.plan["waiting"] = torch.zeros((), dtype=torch.bool)
 
-    def example(self, model: nn.Module, batch: Batch) -> Batch:
-        """The agents hear of the step before, and choose anew."""
+    def before_step(self, model: nn.Module, batch: Batch) -> None:  # noqa: ARG002
+        """The agents learn from the step before, and choose anew."""
         self._hear(model)
         self._take(model, agents.sample(self.plan))
         self.plan["waiting"].fill_(True)
         model.train()
-        return batch
 
     def _take(self, model: nn.Module, chosen: Tensor) -> None:
         model.get_buffer("path").copy_(chosen.view(self.recipe.cells, len(EDGES)))

@@ -54,6 +54,10 @@ class NasTrain(CellsTask):
         x, y = batch
         return cut_out(x, self.recipe.cutout) if self.recipe.cutout else x, y
 
+    def supports_one_pass(self, model: nn.Module) -> bool:
+        """Not where paths are dropped: each batch draws its own."""
+        return not self.recipe.drop_path and super().supports_one_pass(model)
+
     def loss(self, network: nn.Module, batch: Batch) -> Learned:
         """Of both classifiers."""
         x, y = batch
