@@ -49,10 +49,10 @@ def begun(recipe: ManasRecipe = TINY) -> tuple[Any, Any, Any]:
 def test_agents_hear_of_a_path_after_its_step() -> None:
     task, model, _ = begun()
     batch = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
-    task.example(model, batch)
+    task.before_step(model, batch)
     first = model.path.clone()
     assert int(task.plan["rounds"]) == 0
-    task.example(model, batch)
+    task.before_step(model, batch)
     assert int(task.plan["rounds"]) == 1
     assert torch.equal(task.plan["choices"][0], first.flatten())
     assert float(task.plan["losses"][0]) > 0
@@ -62,7 +62,7 @@ def test_agents_hear_of_a_path_after_its_step() -> None:
 def test_only_the_weights_of_the_path_learn() -> None:
     task, model, optimizer = begun()
     batch = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
-    task.example(model, batch)
+    task.before_step(model, batch)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     task.loss(model, batch)[0].backward()
     optimizer.step()
@@ -82,11 +82,11 @@ def test_policies_begin_uniform_and_move() -> None:
     uniform = task.plan["policy"].clone()
     assert uniform.shape == (3 * 14, 8)
     batch = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
-    task.example(model, batch)
-    task.example(model, batch)
+    task.before_step(model, batch)
+    task.before_step(model, batch)
     assert torch.equal(task.plan["policy"], uniform), "not before a quarter of the window"
     for _ in range(3):
-        task.example(model, batch)
+        task.before_step(model, batch)
     assert not torch.equal(task.plan["policy"], uniform)
 
 
@@ -107,10 +107,10 @@ def test_an_edge_is_as_strong_as_it_lowers_the_loss() -> None:
 
 def test_a_loss_that_is_not_finite_teaches_nothing() -> None:
     task, model, _ = begun(replace(TINY, credit="weights"))
-    task.example(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
+    task.before_step(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
     with torch.no_grad():
         model.network.fc.weight.fill_(float("nan"))
-    task.example(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
+    task.before_step(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
     assert int(task.plan["rounds"]) == 0
     assert bool((task.plan["policy"] == 1 / 8).all())
 
@@ -127,7 +127,7 @@ def test_a_path_is_judged_with_statistics_of_its_own() -> None:
     """And not of those that came before it."""
     task, model, _ = begun(replace(TINY, limit=800))
     for _ in range(5):
-        task.example(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
+        task.before_step(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
         model(torch.randn(16, 1, 8, 8))
     images = []
 
