@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from bgn_lab import data, experiments
 from bgn_lab.data.sources import Batch
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.experiments.nas.darts import Darts, DartsRecipe
 from bgn_lab.experiments.nas.manas import Manas, ManasRecipe
-from bgn_lab.recipe import Recipe
 from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import loop
 from bgn_lab.training import run as running

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from bgn_lab import experiments
 from bgn_lab.experiments.adversarial.task import AdversarialRecipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.experiments.nas.train import NasTrainRecipe
 from bgn_lab.paper import NORMALISERS
-from bgn_lab.recipe import Recipe
 from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import run as running
 from bgn_lab.training.run import WEIGHTS, Watcher
