@@ -55,14 +55,14 @@ def test_overview_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "--data", "fashion-mnits"], "did you mean 'fashion-mnist'?"),
         (
             ["compare", "--groups", "paper", "many"],
-            "groups='many' is neither a positive number nor 'paper'",
+            "groups='many' is not accepted; expected positive numbers, 'paper' or 'auto'",
         ),
         (["compare", "--jobs", "0"], "jobs=0 is not positive"),
         (
             ["compare", "--norms", "bn", "--groups", "many"],
-            "groups='many' is neither a positive number nor 'paper'",
+            "groups='many' is not accepted; expected positive numbers, 'paper' or 'auto'",
         ),
-        (["compare", "--batch-sizes", "0"], "batch_size=0 is not positive"),
+        (["compare", "--batch-sizes", "0"], "batch_sizes=0 is not positive"),
         (
             ["compare", "--batch-sizes", "100000"],
             "batch_size=100000 times simulate_workers=1 times accumulate=1 exceeds the 3240 training images",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -175,7 +175,8 @@ def parse(words: list[str], description: str = "") -> Compare:
     if "milestones" in values and values["milestones"] == default.milestones:
         share = values["epochs"] / default.epochs  # where the preset has them, in proportion
         values["milestones"] = tuple(round(m * share) for m in default.milestones)
-    wanted = Grid(grid.preset, parsed.norms, parsed.batch_sizes, parsed.groups, parsed.seeds)
+    groups = tuple(int(word) if word.isdecimal() else word for word in parsed.groups)
+    wanted = Grid(grid.preset, parsed.norms, parsed.batch_sizes, groups, parsed.seeds)
     tasks = getattr(parsed, "tasks", ())
     return Compare(experiment, grid.preset, wanted, values, tasks, parsed.jobs, parsed.out)
 
@@ -196,7 +197,7 @@ def _options(experiment: Experiment, preset: str, grid: Grid) -> list[tuple[str,
         ("preset", str, preset, f"other defaults: {grids}"),
         ("norms", tuple[str, ...], grid.norms, "bn in ln gn pn gbgn bgn, or PACKAGE:CLASS"),
         ("batch_sizes", tuple[int, ...], grid.batch_sizes, sizes),
-        ("groups", tuple[int | Literal["paper", "auto"], ...], grid.groups, rows),
+        ("groups", tuple[str, ...], tuple(map(str, grid.groups)), rows),
         ("seeds", int, grid.seeds, "runs of each kind, with seeds 0, 1, ..."),
         ("jobs", int | None, None, "runs side by side; by default one per core, one on a GPU"),
         (
