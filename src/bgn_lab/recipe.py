@@ -403,9 +403,13 @@ class Recipe(RuntimeOptions, OptimizerOptions, NormOptions, ModelOptions, DataOp
     def settings(self) -> dict[str, Any]:
         """Values by which runs are grouped in a table: those of the identity, also where they have
         no effect with one of the normalizers; not the weights, which each normalizer has its own
-        of."""
+        of. The root stands for the data's content, but for CIFAR-10, which is the same
+        everywhere."""
         derived = tuple(f.name for f in fields(self) if not f.init)
-        return self._values((*NOT_IDENTITY, *derived))
+        found = self._values((*NOT_IDENTITY, *derived))
+        if self.root is not None and self.data != "cifar10":
+            found["root"] = str(self.root)
+        return found
 
     def identity(self) -> dict[str, Any]:
         """Everything in the recipe that changes the result, and nothing else."""

@@ -178,9 +178,7 @@ def test_the_originals_weights_load() -> None:
 def test_by_name() -> None:
     assert isinstance(models.network("mobilenet-v2", nn.BatchNorm2d, 10), MobileNetV2)
     assert models.head("mobilenet-v2") == "classifier"
-    with pytest.raises(
-        ValueError, match="width=8, stride=None are not for mobilenet-v2; expected none"
-    ):
+    with pytest.raises(ValueError, match="width=8 is not for model='mobilenet-v2'; expected none"):
         models.network("mobilenet-v2", nn.BatchNorm2d, 10, width=8)
     with pytest.raises(ValueError, match="model='vgg'"):
         models.network("vgg", nn.BatchNorm2d, 10)
