@@ -81,7 +81,7 @@ class Run:
 
     def _run(self, console: Console, recipe: Recipe, own: workers.Workers) -> int:
         task = experiments.task(recipe)
-        code: str = getattr(task.data, "fingerprint", "")
+        code: str = task.data.fingerprint
         folder = self.out or Path("runs") / recipe.key(code)
         title = f"{norms.label(recipe)}, batch {recipe.batch_size}{_workers(own)}: {folder}"
         console.print(title, highlight=False, markup=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from bgn_lab.report.collect import Run
 from bgn_lab.system.printable import shorten
 
 BASELINE = "BN"
+JUDGED = {"train": "training", "validation": "validation"}  # images, by their name in results
 LONGEST_NAME = 120
 
 
@@ -142,6 +143,7 @@ class Comparison:
                 " or whose loss is not finite, did not converge."
             )
         images, chance = over[0]["images"], over[0]["chance"]
+        judged = JUDGED.get(str(over[0].get("judged")), "judged")
         accuracies = [a for result in over if (a := result.get("test_accuracy")) is not None]
         typical = statistics.median(accuracies) if accuracies else chance
         error = 100 * math.sqrt(typical * (1 - typical) / images["test"])
@@ -152,7 +154,8 @@ class Comparison:
         return (
             f"{images['train']:,} training and {images['test']:,} test images{sure}. "
             f"Guessing reaches {100 * chance:.1f} %; a run that ends at "
-            f"{100 * over[0]['floor']:.1f} % or less, or whose loss is not finite, did not converge."
+            f"{100 * over[0]['floor']:.1f} % or less of the {judged} images, "
+            "or whose loss is not finite, did not converge."
         )
 
     def _between_seeds(self) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import subprocess
@@ -151,19 +150,10 @@ def read_about(folder: Path) -> dict[str, Any]:
     return _json(folder / ABOUT)
 
 
-def data_fingerprint(data: Data) -> str:
-    """Fingerprint of the content of a data set, wherever it lies."""
-    known: str | None = getattr(data, "fingerprint", None)
-    if known is not None:
-        return known
-    parts = [sources.fingerprint(getattr(data, part)) for part in PARTS]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
 def _fingerprints(data: Data) -> dict[str, Any]:
     """Fingerprints as data.json holds them: of all, and of each part to name what changed."""
     parts = {part: list(sources.fingerprint(getattr(data, part))) for part in PARTS}
-    return {"fingerprint": data_fingerprint(data), **parts}
+    return {"fingerprint": data.fingerprint, **parts}
 
 
 def check_data(folder: Path, data: Data) -> None:

@@ -55,7 +55,7 @@ def run(
     recipe, data = task.recipe, task.data
     workers = workers or Workers(recipe.simulate_workers)
     task.check()
-    workers.check_same("images", records.data_fingerprint(data))
+    workers.check_same("images", data.fingerprint)
     with Record(folder, recipe) if workers.is_first else nullcontext() as record:
         done = None
         if record is not None:
