@@ -23,7 +23,7 @@ from tests.lab.interrupting import same_bits
 from tests.lab.small_images import few_test_images
 
 TINY = AdaptationRecipe(
-    norm="bgn", width=8, stride=4, epochs=3, warm=1, lr=0.01, limit=300, iterations=3
+    onednn=True, norm="bgn", width=8, stride=4, epochs=3, warm=1, lr=0.01, limit=300, iterations=3
 )
 
 

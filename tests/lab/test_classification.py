@@ -21,7 +21,7 @@ from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED, WEIGHTS
 from bgn_lab.training.task import floor
 
-SMALL = Recipe(width=8, limit=1500, batch_size=8, epochs=2, lr=0.2)
+SMALL = Recipe(onednn=True, width=8, limit=1500, batch_size=8, epochs=2, lr=0.2)
 
 
 @pytest.mark.parametrize("norm", NAMES)

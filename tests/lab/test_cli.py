@@ -284,7 +284,7 @@ def test_two_compares_into_one_folder(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_out_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert cli.main(["compare", *TINY, "--out", str(tmp_path / "file")]) == 2
-    assert "cannot be made a folder" in capsys.readouterr().err.replace("\n", " ")
+    assert "is a file; expected a folder" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_process_that_is_killed(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.lab.interrupting import same_bits
 from tests.lab.small_images import small
 
 TINY = DartsRecipe(
+    onednn=True,
     norm="bgn",
     groups=4,
     width=4,

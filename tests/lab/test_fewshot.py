@@ -26,7 +26,14 @@ from bgn_lab.training import loop, schedule
 from bgn_lab.training.run import WEIGHTS
 
 SMALL = FewShotRecipe(
-    norm="bgn", width=8, batch_size=64, epochs=4, milestones=(2, 3, 4), limit=2000, episodes=100
+    onednn=True,
+    norm="bgn",
+    width=8,
+    batch_size=64,
+    epochs=4,
+    milestones=(2, 3, 4),
+    limit=2000,
+    episodes=100,
 )
 
 

@@ -37,8 +37,8 @@ def test_convolutions_are_timed_once_and_a_resumed_run_keeps_the_choice(
     timed: list[tuple[int, ...]] = []
     enabled: set[bool] = set()
 
-    def choose(model: nn.Module, recipe: Recipe, shape: tuple[int, ...]) -> bool:  # noqa: ARG001
-        timed.append(shape)
+    def choose(*arguments: Any) -> bool:
+        timed.append(arguments[2])
         return faster
 
     def step(epoch: int, done: int) -> None:  # noqa: ARG001

@@ -19,6 +19,7 @@ from tests.lab.interrupting import same_bits
 from tests.lab.small_images import small
 
 TINY = ManasRecipe(
+    onednn=True,
     norm="bgn",
     groups=4,
     width=4,

@@ -22,6 +22,7 @@ from tests.lab.interrupting import same_bits
 from tests.lab.small_images import few_test_images
 
 TINY = NasTrainRecipe(
+    onednn=True,
     norm="bgn",
     width=4,
     channels_last=False,

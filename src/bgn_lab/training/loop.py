@@ -78,12 +78,17 @@ LONG = 0.2  # seconds of a step above which setting up a convolution is a small 
 MARGIN = 1.1  # how many times faster plain ones must be: runs to be compared shall choose alike
 
 
-def onednn_is_faster(model: nn.Module, recipe: Recipe, shape: tuple[int, ...]) -> bool:
+def onednn_is_faster(
+    model: nn.Module,
+    recipe: Recipe,
+    shape: tuple[int, ...],
+    forward: Callable[[nn.Module, Tensor], Any] = lambda model, x: model(x),
+) -> bool:
     """Whether oneDNN's convolutions beat plain ones for a batch of this shape, (N, C, H, W).
 
     Setting up oneDNN's takes longer than plain ones take in all where images are few and small;
     how few depends on the CPU. So both are timed, forward and backward, on a copy of the model.
-    Random state and model stay as they are. Without timing it is True where the plain ones are no
+    ``forward`` calls it. Random state and model stay as they are. Without timing it is True where the plain ones are no
     alternative: on other devices than the CPU, in mixed precision, in a compiled network.
     """
     if recipe.onednn is not None:
@@ -98,7 +103,7 @@ def onednn_is_faster(model: nn.Module, recipe: Recipe, shape: tuple[int, ...]) -
     def step(onednn: bool) -> float:
         begin = time.perf_counter()
         with convolutions(onednn):
-            outputs = [t for t in tree_leaves(model(x)) if isinstance(t, Tensor)]
+            outputs = [t for t in tree_leaves(forward(model, x)) if isinstance(t, Tensor)]
             torch.autograd.backward([t.sum() for t in outputs])
         model.zero_grad()
         return time.perf_counter() - begin

@@ -92,9 +92,10 @@ class Record:
         path = self.folder / ABOUT
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         session = {"time": now, **about()}
-        sessions = read_about(self.folder).get("sessions", []) if path.exists() else []
-        first = sessions[0] if sessions else session
-        files.write_json(path, {**first, "sessions": [*sessions, session]})
+        known = read_about(self.folder) if path.exists() else {}
+        sessions = known.get("sessions", [])
+        first = {} if sessions else session  # what is known, choices among it, stays
+        files.write_json(path, {**known, **first, "sessions": [*sessions, session]})
 
     def result(self) -> dict[str, Any] | None:
         """Result of the run, if it is finished."""

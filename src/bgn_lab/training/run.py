@@ -110,7 +110,7 @@ class _Training:
 
     def _onednn_is_faster(self) -> bool:
         shape = (self.per_pass * self.recipe.batch_size, *self.data.shape)
-        return loop.onednn_is_faster(self.model, self.recipe, shape)
+        return loop.onednn_is_faster(self.model, self.recipe, shape, self.task.forward)
 
     def _restore(self) -> checkpoint.Progress:
         content = self.workers.broadcast(

@@ -128,6 +128,10 @@ class Task:
             for m in model.modules()
         )
 
+    def forward(self, model: nn.Module, x: Tensor) -> Any:
+        """A forward pass as in training, to be timed."""
+        return model(x)
+
     def loss(self, network: nn.Module, batch: Batch) -> Learned:
         """Of an example."""
         return loop.classify(network, batch)

@@ -182,6 +182,11 @@ class Adaptation(Task):
                 loss = loss + r.alpha * cdd(ours, theirs, len(self.data.classes))
         return loss, *labelled
 
+    def forward(self, model: nn.Module, x: Tensor) -> Any:
+        """A forward pass of the source."""
+        with bgn.domain(model, SOURCE):
+            return model(x)
+
     def supports_one_pass(self, model: nn.Module) -> bool:  # noqa: ARG002
         """The discrepancy is no mean over the images."""
         return False
