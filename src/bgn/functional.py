@@ -19,7 +19,7 @@ from bgn.kernels import Plan, definition
 from bgn.kernels.eligible import refuse_freed
 from bgn.kernels.plans import Cut
 from bgn.partition import channel_groups, slices
-from bgn.running import Running, update, update_ragged
+from bgn.running import Running, update_ragged
 
 __all__ = ["batch_group_norm", "general_batch_group_norm", "group_norm", "positional_norm"]
 
@@ -206,20 +206,19 @@ def in_blocks(
         kernels.plan(cut, part, num_groups, size)
         for part, size in zip(parts, (N // n, 1), strict=False)
     ]
-    if running is not None:  # it moves last, when nothing can fail any more
-        checks.momentum(running.momentum)
-        checks.statistics(input, plans[0].part, running.mean, running.var, moving=True)
-        refuse_freed(running_mean=running.mean, running_var=running.var)
     outputs = [
         batch_wide(part, plan, weight, bias, eps, None, None)
         for part, plan in zip(parts, plans, strict=True)
     ]
-    if running is not None:
+    if running is not None:  # they move last, when nothing else can fail
+        checks.momentum(running.momentum)
         with torch.no_grad():
             if first_block:
                 first = input[:n]
-                update(running, kernels.moments(first, kernels.plan(cut, first, num_groups)))
+                kernels.track(first, kernels.plan(cut, first, num_groups), running)
             else:
+                checks.statistics(input, plans[0].part, running.mean, running.var, moving=True)
+                refuse_freed(running_mean=running.mean, running_var=running.var)
                 stats = (kernels.moments(p, plan) for p, plan in zip(parts, plans, strict=True))
                 update_ragged(running, list(zip((n, last), stats, strict=False)))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
