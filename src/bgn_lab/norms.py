@@ -97,9 +97,9 @@ def label(recipe: Recipe) -> str:
     >>> [label(ClassificationRecipe(groups=groups)) for groups in (None, 8)]
     ["BGN, paper's G", 'BGN, G = 8']
     >>> [label(ClassificationRecipe(norm=norm)) for norm in ("gn", "package.module:MyNorm")]
-    ['GN', 'MyNorm']
+    ['GN', 'package.module:MyNorm']
     """
-    name, which = NORMALISERS.get(recipe.norm) or recipe.norm.rpartition(":")[2], ""
+    name, which = NORMALISERS.get(recipe.norm, recipe.norm), ""
     if recipe.groups is not None:
         which = f"G = {recipe.groups}"
     elif recipe.instances is not None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 import tyro
@@ -22,6 +22,9 @@ from bgn.factory import BATCH_WIDE, NAMES
 from bgn.groups import AUTO, ENOUGH, PAPER
 from bgn_lab import paper
 from bgn_lab.data import DATA_SETS
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Schedule = Literal["cosine", "steps", "constant"]
 Damaged = Literal["refuse", "skip"]
@@ -38,6 +41,8 @@ NOT_IDENTITY = (
     "images_per_pass",
 )
 GROUPED = ("gn", "gbgn", "bgn")
+# what has an effect in some rows of a table and not in others
+ROW_DEPENDENT = ("norm_momentum", "norm_eps", "printed", "ways", "trust", "alpha", "warm", "stop")
 
 
 class Measure(NamedTuple):
@@ -240,6 +245,12 @@ class RuntimeOptions(Part):
         super().__post_init__()
         if self.device == "auto":
             self._set("device", "cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            torch.device(self.device)
+        except RuntimeError:
+            raise ValueError(
+                f"device={self.device!r} is not known; expected auto, cpu, cuda, cuda:1 or mps"
+            ) from None
         _in_range(self, seed=2**32 - 1)
         _above_zero(self, "save_every")
 
@@ -402,11 +413,12 @@ class Recipe(RuntimeOptions, OptimizerOptions, NormOptions, ModelOptions, DataOp
 
     def settings(self) -> dict[str, Any]:
         """Values by which runs are grouped in a table: those of the identity, also where they have
-        no effect with one of the normalizers; not the weights, which each normalizer has its own
+        no effect in one of the rows; not the weights, which each normalizer has its own
         of. The root stands for the data's content, but for CIFAR-10, which is the same
         everywhere."""
-        derived = tuple(f.name for f in fields(self) if not f.init)
-        found = self._values((*NOT_IDENTITY, *derived))
+        derived = {f.name for f in fields(self) if not f.init}
+        unused = {name for name in self.without_effect() if name not in ROW_DEPENDENT}
+        found = self._values((*NOT_IDENTITY, *derived, *unused))
         if self.root is not None and self.data != "cifar10":
             found["root"] = str(self.root)
         return found
@@ -587,6 +599,17 @@ class ScheduleOptions(Recipe):
     def falls(self) -> tuple[float, ...]:
         """Share of the learning rate that is left after each milestone."""
         return tuple(0.1 ** (k + 1) for k in range(len(self.milestones)))
+
+    def for_epochs(self, epochs: int) -> Self:
+        """The same with other epochs, warm-up and milestones in proportion.
+
+        Milestones beyond the epochs, or without a schedule of steps, mean nothing and stay.
+        """
+        share = epochs / self.epochs
+        milestones = self.milestones
+        if self.schedule == "steps" and max(milestones, default=0) <= self.epochs:
+            milestones = tuple(max(1, round(m * share)) for m in milestones)
+        return replace(self, epochs=epochs, warmup=self.warmup * share, milestones=milestones)
 
     def without_effect(self) -> tuple[str, ...]:
         """Milestones are for steps."""

@@ -72,6 +72,14 @@ def test_resumed_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert not (tmp_path / "pieces" / checkpoint.NAME).exists()
 
 
+def test_tied_weights_are_stored() -> None:
+    weight = torch.arange(4.0)
+    found = checkpoint.separate({"one": weight, "other": weight, "part": weight[1:]})
+    assert torch.equal(found["other"], weight)
+    assert torch.equal(found["part"], weight[1:])
+    assert len(checkpoint.encode(found, {})) > 0
+
+
 def test_goes_on_within_the_epoch(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         experiments.run(RECIPE, tmp_path, stop_in(1))

@@ -145,6 +145,11 @@ def test_a_closed_pipe() -> None:
         (["run", "classification", "--data", "nowhere.npz"], "nowhere.npz"),
         (["run", "classification", "--data", "no/where"], "data='no/where' is neither a folder"),
         (["run", "adaptation", "--weights", "no.pth"], "no.pth does not exist"),
+        (["run", "classification", "--device", "foo"], "device='foo' is not known; expected auto"),
+        (
+            ["run", "adaptation", "--warmup", "2"],
+            "warmup=2.0 has no meaning for schedule='inverse'",
+        ),
         (["run", "adversarial", "--preset", "papr"], "did you mean 'paper'?"),
         (["report", "nowhere"], "nowhere is not a folder"),
     ],

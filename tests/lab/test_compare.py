@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bgn_lab import experiments, paper
+from bgn_lab import cli, experiments, paper
 from bgn_lab.commands.compare import parse
 from bgn_lab.recipe import Recipe
 
@@ -67,12 +67,25 @@ def test_what_suits_the_shipped_images_does_not_limit_your_own(tmp_path: Path) -
     assert {(r.limit, r.stride) for r in found} == {(100, None)}
     assert {(r.limit, r.stride) for r in recipes()} == {(3600, 2)}
 
+    words = ["--data", "cifar10", "--stride", "2", "--limit", "3600"]  # typed, not the preset's
+    assert {(r.limit, r.stride) for r in recipes(*words)} == {(3600, 2)}
 
-def test_milestones_keep_their_share_of_the_epochs() -> None:
-    found = recipes("--experiment", "adversarial", "--epochs", "12")
-    assert {r.milestones for r in found} == {(6, 10)}
-    found = recipes("--experiment", "adversarial", "--epochs", "12", "--milestones", "11")
-    assert {r.milestones for r in found} == {(11,)}
+
+@pytest.mark.parametrize(
+    ("words", "milestones"),
+    [
+        ("--experiment adversarial --epochs 12", (6, 10)),
+        ("--experiment adversarial --epochs 1", (1, 1)),
+        ("--experiment adversarial --epochs 12 --milestones 3 5", (3, 5)),
+        ("--preset paper-table-2 --root . --epochs 60", (15, 30, 45)),
+        ("--preset paper-table-2 --root . --epochs 60 --milestones 30 60 90", (30, 60, 90)),
+        ("--schedule steps --epochs 100", (30, 60, 90)),
+    ],
+)
+def test_milestones_that_nobody_typed_keep_their_share_of_the_epochs(
+    words: str, milestones: tuple[int, ...]
+) -> None:
+    assert {r.milestones for r in recipes(*words.split())} == {milestones}
 
 
 def test_tasks_of_adaptation_have_columns_with_and_without() -> None:
@@ -112,3 +125,34 @@ def test_the_papers_settings_of_each_task(tmp_path: Path) -> None:
 def test_refused_before_anything_runs(words: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         recipes(*words.split())
+
+
+MINE = """
+from torch import nn
+
+class Norm(nn.Module):  # of the whole batch, and of no kind that the library knows
+    def __init__(self, channels):
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.ones_(__import__("torch").empty(channels)))
+        self.seen = set()
+
+    def forward(self, x):
+        if self.training:
+            assert len(x) == 8, f"{len(x)} images of several workers"
+        return (x - x.mean()) / x.std() * self.weight.view(1, -1, 1, 1)
+"""
+
+
+def test_your_own_normalizer_trains_by_worker_and_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_norms.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    words = ["--norms", "bn", "my_norms:Norm", "--batch-sizes", "8", "--simulate-workers", "2"]
+    words += ["--epochs", "1", "--seeds", "1", "--limit", "200", "--width", "4", "--onednn"]
+    assert cli.main(["compare", *words, "--out", "out"]) == 0
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert "| my_norms:Norm |" in table
+    assert "my_norms:Norm" in capsys.readouterr().out

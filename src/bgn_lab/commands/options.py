@@ -66,6 +66,16 @@ def value_of(option: str, words: list[str]) -> str | None:
     return named[-1] if named and named[-1] else None
 
 
+def is_given(option: str, words: list[str]) -> bool:
+    """Whether the words name an option.
+
+    >>> is_given("batch_size", ["--batch-size=2"]), is_given("batch_size", ["--batch-sizes", "2"])
+    (True, False)
+    """
+    names = (f"--{option}", f"--{option.replace('_', '-')}")
+    return any(word.partition("=")[0] in names for word in words)
+
+
 def values(parsed: Any) -> dict[str, Any]:
     """Fields of the recipe from what tyro made of the groups."""
     found: dict[str, Any] = {}

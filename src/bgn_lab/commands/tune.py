@@ -107,10 +107,15 @@ class Tune:
     def first(self) -> Iterator[ClassificationRecipe]:
         """All candidates with a ninth of the epochs."""
         epochs = max(1, self.recipe.epochs // 9)
-        short = replace(self.recipe, epochs=epochs, median_of=1, test=False)
+        short = replace(self.recipe, median_of=1, test=False).for_epochs(epochs)
         for row in CANDIDATES:
             for factor in FACTORS:
                 yield replace(short, **row, lr=float(f"{self.recipe.lr * factor:.3g}"))
+
+    def _longer(self, recipe: ClassificationRecipe, epochs: int) -> ClassificationRecipe:
+        """A candidate with the schedule of this many epochs."""
+        own = self.recipe.for_epochs(epochs)
+        return replace(recipe, epochs=epochs, warmup=own.warmup, milestones=own.milestones)
 
     def _rounds(
         self, console: Console, first: list[ClassificationRecipe], data: Data, jobs: int
@@ -121,7 +126,7 @@ class Tune:
         standings: list[Standing] = []
         for number, epochs in enumerate(rounds):
             seeds = range(self.seeds if epochs == E else 1)
-            recipes = [replace(recipe, epochs=epochs) for recipe in recipes]
+            recipes = [self._longer(recipe, epochs) for recipe in recipes]
             title = f"round {number + 1}: {len(recipes)} candidates, {epochs} epochs"
             standings = self._round(console, title, recipes, seeds, data, jobs)
             console.print(_table(title, standings, images * len(seeds)))

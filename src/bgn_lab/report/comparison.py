@@ -23,7 +23,7 @@ from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
 from bgn_lab.recipe import Measure, Recipe
 from bgn_lab.report.cells import INCOMPLETE, cell
 from bgn_lab.report.collect import Run
-from bgn_lab.report.grid import BASELINE, Column, Comparison, data_name, named
+from bgn_lab.report.grid import Column, Comparison, data_name, named
 from bgn_lab.system.printable import shorten
 
 __all__ = ["Comparison", "compare", "compared", "named"]
@@ -208,7 +208,9 @@ def _about_weights(runs: Sequence[Run], shown: Sequence[str]) -> str:
     found = {_code(w): None for run in runs if (w := _weights_of(run)) is not None}
     if len(found) < 2 or any(shown):
         return ""
-    names = {paper.NORMALISERS[run.recipe.norm]: _file_name(run) for run in runs}
+    names = {
+        paper.NORMALISERS.get(run.recipe.norm, run.recipe.norm): _file_name(run) for run in runs
+    }
     listed = ", ".join(f"{norm} {name}" for norm, name in names.items())
     return f" Pretrained weights differ by normalizer: {listed}."
 
@@ -223,7 +225,7 @@ def _rivals(runs: Sequence[Run], rows: Mapping[int, str]) -> dict[str, str]:
     for run in runs:
         code = _code(_weights_of(run))
         users[code].add(run.recipe.norm)
-        if paper.NORMALISERS[run.recipe.norm] == BASELINE:
+        if run.recipe.norm == "bn":
             baselines[run.recipe.variant, code] = rows[id(run)]
     found = {}
     for run in runs:
@@ -232,7 +234,7 @@ def _rivals(runs: Sequence[Run], rows: Mapping[int, str]) -> dict[str, str]:
         of_kind = {code: row for (kind, code), row in baselines.items() if kind == variant}
         (only, row) = next(iter(of_kind.items())) if len(of_kind) == 1 else ("", None)
         rival = same or (row if len(users[only]) == 1 else None)
-        if rival is not None and paper.NORMALISERS[run.recipe.norm] != BASELINE:
+        if rival is not None and run.recipe.norm != "bn":
             found[label] = rival
     return found
 

@@ -28,6 +28,7 @@ STYLES = {
     "BN": ("#0072B2", "o"), "IN": ("#56B4E9", "v"), "LN": ("#009E73", "^"), "GN": ("#E69F00", "s"),
     "PN": ("#CC79A7", "D"), "GBGN": ("#7a5230", "P"), "BGN": ("#D55E00", "*"),
 }  # fmt: skip
+OWN_STYLE = ("#555555", "X")  # people's own normalizers
 BAD = "#a3262a"  # what did not converge, as on the page
 NARROW = 4.2  # inches of a panel that has a phone's screen to itself
 _DASHES = ("-", "--", ":", "-.")
@@ -38,7 +39,7 @@ Point = tuple[float, float | None]  # a value and half the length of its bar
 def _style(label: str, labels: Sequence[str]) -> dict[str, Any]:
     """Rows of one normalizer differ in their dashes, or, if there are many, in their color and marker."""
     name = label.split(",")[0]
-    color, marker = STYLES[name]
+    color, marker = STYLES.get(name, OWN_STYLE)
     variants = [other for other in labels if other.split(",")[0] == name]
     variant = variants.index(label)
     strong = name in ("BN", "BGN")

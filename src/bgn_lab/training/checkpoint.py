@@ -174,9 +174,22 @@ def _load(
     optimizer.load_state_dict({"state": state, "param_groups": about["groups"]})
 
 
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors that share no memory, which safetensors refuses: tied weights twice."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.contiguous()
+        if own.numel() and own.untyped_storage().data_ptr() in seen:
+            own = own.clone()
+        seen.add(own.untyped_storage().data_ptr())
+        found[name] = own
+    return found
+
+
 def encode(tensors: Mapping[str, Tensor], about: dict[str, Any]) -> bytes:
     """Bytes of a checkpoint file, with their hash in the header."""
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    contiguous = separate(tensors)
     content = save(contiguous, {_MARK: json.dumps(about), _HASH: _BLANK})
     end = _header_end(content)
     return _replaced(content[:end], _BLANK, _hash(content, _BLANK)) + content[end:]

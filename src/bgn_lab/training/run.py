@@ -149,7 +149,7 @@ class _Training:
             return result
         known = self.record.result()  # then only the pictures are missing
         if known is None:
-            weights = save({n: t.contiguous() for n, t in self.model.state_dict().items()})
+            weights = save(checkpoint.separate(self.model.state_dict()))
             files.write(self.folder / WEIGHTS, weights)
             known = {**result, "weights_sha256": hashlib.sha256(weights).hexdigest()}
             self.record.finish(known)

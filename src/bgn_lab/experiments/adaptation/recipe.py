@@ -124,16 +124,23 @@ class AdaptationRecipe(
                     f"{name}={getattr(self, name)} is out of range; expected a number from 0 to"
                     f" {most}"
                 )
+        if self.warmup and self.schedule == "inverse":
+            raise ValueError(
+                f"warmup={self.warmup} has no meaning for schedule='inverse'; expected 0, or"
+                " another schedule"
+            )
         if self.weights is not None:
             self._set("weights", str(Path(self.weights).resolve()))
             self._set("weights_code", _code(Path(self.weights)))
 
     def without_effect(self) -> tuple[str, ...]:
-        """Adam has another momentum; without adaptation there are no clusters; G may be given."""
+        """Adam has another momentum; without adaptation there are no clusters; G may be given; images
+        of fashion-mnist keep their size."""
+        size = ("image_size",) if self.data == "fashion-mnist" else ()
         momentum = ("momentum", "nesterov") if self.optimizer == "adam" else ()
         clusters = () if self.adapt else ("ways", "trust", "alpha", "warm", "stop")
         printed = () if self._printed_matters else ("printed",)
-        return (*super().without_effect(), *momentum, *clusters, *printed)
+        return (*super().without_effect(), *size, *momentum, *clusters, *printed)
 
     @property
     def _printed_matters(self) -> bool:

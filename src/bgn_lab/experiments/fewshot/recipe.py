@@ -105,6 +105,11 @@ class FewShotRecipe(
                 f" {len(self.falls)}"
             )
 
+    def without_effect(self) -> tuple[str, ...]:
+        """Images of fashion-mnist keep their size."""
+        size = ("image_size",) if self.data == "fashion-mnist" else ()
+        return (*super().without_effect(), *size)
+
     @property
     def classes(self) -> int:
         """Classes of an episode."""
