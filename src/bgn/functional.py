@@ -187,10 +187,12 @@ def in_blocks(
     The running statistics move towards the average over the blocks; with ``first_block``, towards
     the statistics of the first one.
     """
+    if batch_blocks == 1:
+        plan = kernels.plan(cut, input, num_groups)
+        return batch_wide(input, plan, weight, bias, eps, running, None)
     N = kernels.sizes(input)[0]
-    is_even = batch_blocks == 1 or N % batch_blocks == 0
-    first_block = first_block and batch_blocks > 1 and running is not None and N > 0
-    if is_even and not first_block:
+    first_block = first_block and running is not None and N > 0
+    if N % batch_blocks == 0 and not first_block:
         plan = kernels.plan(cut, input, num_groups, batch_blocks)
         return batch_wide(input, plan, weight, bias, eps, running, None)
     if not torch.compiler.is_compiling() and input.is_mkldnn:  # it cannot be sliced

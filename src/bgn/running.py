@@ -36,11 +36,13 @@ class Running:
         return 0.0 if self.counter is None else 1.0 / (int(self.counter) + 1)
 
 
+@torch.no_grad()
 def update(running: Running, stats: Moments) -> None:
     """Move running statistics towards those of a batch, (B, G) each, averaged over its blocks."""
     move(running, _average(stats.mean), _average(stats.unbiased_var))
 
 
+@torch.no_grad()
 def update_ragged(running: Running, parts: list[tuple[int, Moments]]) -> None:
     """As ``update``, for blocks of different sizes: a block weighs as many samples as it has.
 
@@ -56,7 +58,6 @@ def _average(stat: Tensor) -> Tensor:
     return stat[0] if len(stat) == 1 else stat.mean(0)  # (B, G) -> (G,)
 
 
-@torch.no_grad()
 def move(running: Running, mean: Tensor, var: Tensor) -> None:
     """Move running statistics towards the mean and the unbiased variance of a batch, (G,) each."""
     momentum: float | Tensor | None = running.momentum
