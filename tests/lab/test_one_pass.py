@@ -32,7 +32,7 @@ def double() -> Iterator[None]:
 
 def trained(recipe: Recipe, folder: Path, stop_at: int | None = None) -> dict[str, Tensor]:
     """Weights after a run, which is stopped after so many steps of the second epoch and resumed."""
-    images = experiments.EXPERIMENTS[recipe.experiment][1].load(recipe)
+    images = experiments.get(recipe.experiment).task.load(recipe)
     images = replace(images, test=images.test.part(torch.arange(20)))
 
     def step(epoch: int, done: int) -> None:

@@ -204,7 +204,7 @@ def test_a_normalizer_of_ones_own() -> None:
     recipe = Recipe(norm=name, limit=64, width=8)
     model = experiments.task(recipe).build()
     assert sum(isinstance(module, Doubled) for module in model.modules()) > 5
-    assert norms.label(recipe) == "Doubled"
+    assert norms.label(recipe) == "tests.lab.test_recipe:Doubled"
     assert recipe.key() != Recipe(norm=f"{__name__}:Other", limit=64, width=8).key()
     assert "/" not in recipe.key()
     assert ":" not in recipe.key()

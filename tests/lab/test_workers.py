@@ -54,9 +54,13 @@ FIELDS = (
 
 def command(recipe: Recipe, out: Path, *more: str) -> list[str]:
     """The recipe as words."""
-    options = [
-        f"--{name.replace('_', '-')}={getattr(recipe, name)}" for name in FIELDS if getattr(recipe, name) is not None
-    ]  # fmt: skip
+    options = []
+    for name in FIELDS:
+        value, option = getattr(recipe, name), f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            options.append(option if value else f"--no-{option[2:]}")
+        elif value is not None:
+            options.append(f"{option}={value}")
     return [
         sys.executable,
         "-m",

@@ -227,7 +227,9 @@ def workers_per_pass(recipe: Recipe, shape: tuple[int, int, int], per_process: i
 
     ``shape`` is (C, H, W) of an image.
 
-    >>> workers_per_pass(Recipe(batch_size=2, images_per_pass=9), (3, 32, 32), 6)
+    >>> from bgn_lab.experiments.classification.recipe import ClassificationRecipe
+    >>> recipe = ClassificationRecipe(batch_size=2, images_per_pass=9)
+    >>> workers_per_pass(recipe, (3, 32, 32), 6)
     3
     """
     _, H, W = shape
