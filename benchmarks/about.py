@@ -12,7 +12,7 @@ import torch
 
 import bgn
 from bgn import kernels
-from bgn_lab.machine import cores
+from bgn_lab.system import cores
 
 QUIET = 0.5  # load average per core above which figures are doubtful
 
@@ -54,7 +54,7 @@ def about() -> dict[str, Any]:
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": cpu_model(),
-        "cores": cores(),
+        "cores": cores.count(),
         "threads": torch.get_num_threads(),
         "caches": caches(),
         "instructions": {

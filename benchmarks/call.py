@@ -24,7 +24,7 @@ from benchmarks.arguments import folder, seconds
 from benchmarks.tables import Table
 from benchmarks.timing import samples, summary
 from bgn.kernels import cpu
-from bgn_lab.files import write, write_json
+from bgn_lab.system.files import write, write_json
 
 SHAPES = ((2, 16, 8, 8), (2, 64, 8, 8), (2, 16, 32, 32), (8, 64, 8, 8), (2, 512, 7, 7))
 NODES = {"cpp": "bgn, C++", "python": "bgn, Python"}

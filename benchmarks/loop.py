@@ -20,8 +20,8 @@ import torch
 from torch.nn import functional as F
 
 from bgn_lab import data, experiments
-from bgn_lab.data.scan import scan
-from bgn_lab.recipe import Recipe
+from bgn_lab.data.folders.scan import scan
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.training import loop, schedule
 
 ROUNDS = 5
@@ -111,7 +111,9 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     for size in (2, 8, 32):
         recipe = Recipe(batch_size=size, stride=2)
-        with loop.convolutions(recipe, data.load(recipe)):
+        images = data.load(recipe)
+        model = experiments.task(recipe, images).build()
+        with loop.convolutions(loop.onednn_is_faster(model, recipe, (size, *images.shape))):
             t = measure(recipe, IMAGES // size)
         rates = f"{size / t['loader']:.0f} | {size / t['loop']:.0f}"
         times = f"{1e3 * t['network']:.2f} | {1e3 * t['loop']:.2f}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.targets import TARGETS, TRAINING, Row, Target, Verdict, judge, ratio
-from bgn_lab.files import write_figure
+from bgn_lab.system.files import write_figure
 
 # darker is larger; markers too, for eyes and printers without color
 SIZES = {2: ("o", "#f4a259"), 8: ("s", "#d1495b"), 32: ("^", "#7b2d6b"), 128: ("D", "#1b1b3a")}

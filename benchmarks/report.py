@@ -20,7 +20,7 @@ from benchmarks.picture import picture
 from benchmarks.results import Results, load
 from benchmarks.tables import NOTE, Table, against, batch_verdicts, cut, figure, holds, step_table
 from benchmarks.targets import Verdict, verdicts
-from bgn_lab.files import write
+from bgn_lab.system.files import write
 
 
 def _cell(v: Verdict) -> str:

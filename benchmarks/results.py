@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bgn_lab.files import write
+from bgn_lab.system.files import write
 
 FILE = "results.json"
 COLUMNS = ("min", "median", "rounds")

@@ -34,7 +34,7 @@ from benchmarks.others import Others
 from benchmarks.picture import picture
 from benchmarks.progress import Meter
 from benchmarks.targets import NAMES, TARGETS, exit_code, verdicts
-from bgn_lab.files import write
+from bgn_lab.system.files import write
 
 PASSES, SECONDS = 3, 0.9  # over all passes, for one row
 QUICK_PASSES, QUICK_SECONDS = 1, 0.3

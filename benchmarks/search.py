@@ -22,12 +22,13 @@ from torch.nn import functional as F
 
 from benchmarks.network import high_water
 from benchmarks.timing import interleaved
-from bgn_lab import files, norms
-from bgn_lab.experiments.darts import DartsRecipe
-from bgn_lab.genotype import EDGES, INPUTS, NODES, OPERATIONS
-from bgn_lab.models.cells import Mix, SearchCell, SearchNetwork
-from bgn_lab.models.operations import FactorizedReduce, Zero
+from bgn_lab import norms
+from bgn_lab.experiments.nas.genotype import EDGES, INPUTS, NODES, OPERATIONS
+from bgn_lab.experiments.nas.network import Mix, SearchCell, SearchNetwork
+from bgn_lab.experiments.nas.operations import FactorizedReduce, Zero
+from bgn_lab.experiments.nas.recipe import DartsRecipe
 from bgn_lab.norms import AnyNorm
+from bgn_lab.system import files
 
 CELLS, C, N, CLASSES = 5, 8, 64, 10  # as in the laboratory's preset for laptops
 NORMS = ("bn", "gn", "bgn")

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from bgn_lab import norms, studies
+from bgn_lab import norms
+from bgn_lab.engines import local
 from bgn_lab.recipe import Recipe
 
 
@@ -25,7 +26,7 @@ def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> boo
     total, past, begin = sum(map(cost, left.values())), 0.0, time.monotonic()
     print(f"{len(wanted) - len(left)} of {len(wanted)} runs are done", flush=True)
 
-    def hear(outcome: studies.Outcome) -> None:
+    def hear(outcome: local.Outcome) -> None:
         nonlocal past
         past += cost(outcome.recipe)
         minutes = (time.monotonic() - begin) / 60
@@ -47,7 +48,7 @@ def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> boo
             raise KeyboardInterrupt
 
     try:
-        studies.run(left, folder, jobs, hear, watch)
+        local.run(left, folder, jobs, hear, watch)
     except KeyboardInterrupt:
         print("stopped; the same command goes on from here", flush=True)
         return False

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bgn_lab import genotype
-from bgn_lab.commands.run import PRESETS
-from bgn_lab.experiments.nas_train import NasTrainRecipe
-from bgn_lab.experiments.search import GENOTYPE
+from bgn_lab import experiments
+from bgn_lab.experiments.nas import genotype
+from bgn_lab.experiments.nas.recipe import NasTrainRecipe
+from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.recipe import Recipe
 from studies.runner import run
 
@@ -31,13 +31,13 @@ LISTS = ("manas-search",)  # finds a list of cells: chance draws of the same spa
 def searches(norm: str, **changes: Any) -> Iterator[Recipe]:
     """One of each method: the preset with ``changes``."""
     for method in METHODS:
-        yield replace(PRESETS[method]["laptop"], norm=norm, **changes)
+        yield replace(experiments.get(method).presets["laptop"].recipe, norm=norm, **changes)
 
 
 def trainings(norms: Sequence[str], drawn: int, seeds: int, **changes: Any) -> Iterator[Recipe]:
     """Of what the searches have found so far, and of random ones of the same kind, which have one seed each; in rounds, so that
     each normaliser has as many when the time is up."""
-    plain = PRESETS["nas-train"]["laptop"]
+    plain = experiments.get("nas-train").presets["laptop"].recipe
     assert isinstance(plain, NasTrainRecipe)
     for k in range(max(drawn, seeds)):
         for norm in norms:

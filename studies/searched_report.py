@@ -16,16 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bgn_lab import files, norms, paper
-from bgn_lab.experiments import cell_pictures
-from bgn_lab.experiments.cells import CellsRecipe
-from bgn_lab.experiments.darts import DartsRecipe
-from bgn_lab.experiments.nas_train import NasTrainRecipe
-from bgn_lab.genotype import RANDOM, Genotype, find
+from bgn_lab import norms, paper
+from bgn_lab.experiments.nas import figure
+from bgn_lab.experiments.nas.genotype import RANDOM, Genotype, find
+from bgn_lab.experiments.nas.recipe import CellsRecipe, DartsRecipe, NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.report.cells import count
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.text import table, theirs
+from bgn_lab.system import files
 from bgn_lab.training.run import NOT_CONVERGED
 from studies.searched import FOLDER, LISTS, METHODS
 
@@ -209,7 +208,7 @@ def _same(runs: Sequence[Run], folder: Path) -> None:
     """Refuse what is not to be compared."""
     known: dict[str, dict[str, Any]] = {}
     for r in (run.recipe for run in runs):
-        own = {name: value for name, value in r.identity().items() if name not in COMPARED}
+        own = {name: value for name, value in r.settings().items() if name not in COMPARED}
         images = {name: own.get(name) for name in ("data", "root", "limit")}
         for what, mine in ((r.experiment, own), ("images", images)):
             first = known.setdefault(what, mine)
@@ -249,7 +248,7 @@ def write(folder: Path, out: Path) -> str:
             found = Genotype.from_json(row.genotype)
             (out / name).mkdir(exist_ok=True)
             files.write(out / name / "genotype.json", json.dumps(found.to_json()).encode())
-            cell_pictures.write(found, out / name)
+            figure.write(found, out / name)
     return text
 
 

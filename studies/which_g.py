@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bgn.groups import paper_groups
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.report.collect import Run, read
 from studies.runner import run
 

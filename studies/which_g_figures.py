@@ -6,7 +6,7 @@ import re
 import statistics
 from pathlib import Path
 
-from bgn_lab import files
+from bgn_lab.system import files
 from studies.which_g_report import FLOOR, Entry, Key, regrets
 
 BESIDE = 700  # where marks of other rows are on the axis of G
@@ -44,6 +44,7 @@ def accuracy_by_groups(found: dict[Key, dict[str, Entry]], path: Path) -> None:
                         [BESIDE], [rows[label].test], marker=mark, s=90, color=line.get_color()
                     )
         panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter("{x:g}")
         panel.set_xlabel(f"G, the same in all layers   (right: _ BN, * {FLOOR})")
         panel.set_ylabel("test accuracy, %")
         panel.set_title(f"{where}, {epochs} epochs")

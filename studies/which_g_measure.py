@@ -37,11 +37,12 @@ import bgn
 from bgn.surgery.kinds import identify, normalizers
 from bgn.surgery.modules import observed
 from bgn_lab import data as data_sets
-from bgn_lab import experiments, files, norms
+from bgn_lab import experiments, norms
 from bgn_lab.data.sources import Data
 from bgn_lab.recipe import Recipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import read
+from bgn_lab.system import files
 from bgn_lab.training import loop
 from bgn_lab.training.run import WEIGHTS
 from studies import which_g
@@ -181,7 +182,7 @@ def measure(folder: Path) -> dict[str, Any]:
     batches = [
         prepare(batch) for batch in islice(data.train.training(recipe.batch_size, 2, 0), BATCHES)
     ]
-    with loop.convolutions(recipe, data):
+    with loop.convolutions(recipe.onednn is not False):
         found = {
             "run": folder.name, "row": norms.label(recipe), "batch_size": recipe.batch_size,
             "train_accuracy": run.metrics[-1]["train_accuracy"], "validation": _accuracy(model, recipe, data),

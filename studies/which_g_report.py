@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bgn.groups import ENOUGH
-from bgn_lab import files, norms
-from bgn_lab.recipe import Recipe
+from bgn_lab import norms
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.text import table
+from bgn_lab.system import files
 from studies.which_g import FOLDER, ROWS, same_as
 
 RIVALS = ("BN", "GN", "LN", "IN")

@@ -504,6 +504,7 @@ class TestWithoutBias:
         bgn.GeneralBatchGroupNorm2d(8, 2, batch_blocks=2),
     ],
 )
+@pytest.mark.filterwarnings("ignore:convert. statistics are no longer those of blocks")
 def test_a_batch_norm_has_only_its_own_attributes(layer: nn.Module) -> None:
     layer.note = "mine"  # type: ignore[assignment]
     model = bgn.convert(nn.Sequential(layer), "bn")

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bgn_lab import files
-from bgn_lab.data import jpegs
+from bgn_lab.data import images, jpegs
+from bgn_lab.system import files
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
     found: dict[str, list[object]] = {"x_train": [], "y_train": [], "x_test": [], "y_test": []}
     for label, own in enumerate(chosen):
         for number, i in enumerate(np.flatnonzero(inside & (labels == own))):
-            with Image.open(io.BytesIO(jpegs.raw(source, int(i)))) as image:
+            with images.open_image(io.BytesIO(jpegs.raw(source, int(i))), ["JPEG"]) as image:
                 small = image.convert("RGB").resize(
                     (options.size, options.size), Image.Resampling.BOX, reducing_gap=3.0
                 )

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bgn_lab import files
 from bgn_lab.data.fashion_mnist import FILES, read_idx
+from bgn_lab.system import files
 
 PER_CLASS = {"train": 600, "test": 200}
 TO = Path(__file__).parent.parent / "src" / "bgn_lab" / "data" / "fashion_mnist_part"

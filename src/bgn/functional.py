@@ -16,8 +16,10 @@ from torch import Tensor
 
 from bgn import checks, kernels
 from bgn.kernels import Plan, definition
+from bgn.kernels.eligible import refuse_freed
+from bgn.kernels.plans import Cut
 from bgn.partition import channel_groups, slices
-from bgn.running import Running
+from bgn.running import Running, update_ragged
 
 __all__ = ["batch_group_norm", "general_batch_group_norm", "group_norm", "positional_norm"]
 
@@ -35,6 +37,7 @@ def batch_group_norm(
     momentum: float | None = 0.1,
     eps: float = 1e-5,
     counter: Tensor | None = None,
+    batch_blocks: int = 1,
 ) -> Tensor:
     """Batch Group Normalization: statistics over the batch and each of G slices of the features.
 
@@ -44,17 +47,24 @@ def batch_group_norm(
     C`` is batch normalization. ``counter``, an integer tensor, counts the batches; with it,
     ``momentum=None`` makes the running statistics averages over all of them.
 
+    With ``batch_blocks`` above 1, statistics in training are those of blocks of consecutive
+    samples, ceil(N / batch_blocks) each and fewer in the last one where that leaves a rest. Running
+    statistics are averages over the blocks then, weighted by their samples.
+
     >>> x = torch.randn(2, 8, 4, 4)
     >>> y = batch_group_norm(x, num_groups=1, training=True)
     >>> bool(y.mean().abs() < 1e-6), round(y.var(correction=0).item(), 3)
     (True, 1.0)
     """
     num_groups = checks.positive_int("num_groups", num_groups)
-    plan = kernels.plan(slices, input, num_groups)
+    batch_blocks = checks.positive_int("batch_blocks", batch_blocks)
     for name, value in ("running_mean", running_mean), ("running_var", running_var):
-        checks.vector(name, value, plan.part.G, "group")
+        checks.vector(name, value, num_groups, "group")
     running, given = _statistics(running_mean, running_var, training, momentum, counter)
-    return batch_wide(input, plan, weight, bias, eps, running, given)
+    if given is None:
+        return in_blocks(input, slices, num_groups, batch_blocks, weight, bias, eps, running)
+    plan = kernels.plan(slices, input, num_groups)
+    return batch_wide(input, plan, weight, bias, eps, None, given)
 
 
 def general_batch_group_norm(
@@ -72,17 +82,19 @@ def general_batch_group_norm(
 ) -> Tensor:
     """General Batch Group Normalization: statistics over blocks of samples and groups of channels.
 
-    A block has N / batch_blocks samples. A group has at least ``max(C // num_groups, 1)`` channels,
-    so there are num_groups of them where that divides C, and C where it exceeds C. Running
-    statistics are averages over the blocks.
+    Blocks are as in :func:`batch_group_norm`. A group has at least ``max(C // num_groups, 1)``
+    channels, so there are num_groups of them where that divides C, and C where it exceeds C.
     """
     num_groups = checks.positive_int("num_groups", num_groups)
     batch_blocks = checks.positive_int("batch_blocks", batch_blocks)
-    plan = kernels.plan(channel_groups, input, num_groups, batch_blocks if training else 1)
+    plan = kernels.plan(channel_groups, input, num_groups)
     for name, value in ("running_mean", running_mean), ("running_var", running_var):
         checks.vector(name, value, plan.part.G, "group")
     running, given = _statistics(running_mean, running_var, training, momentum, counter)
-    return batch_wide(input, plan, weight, bias, eps, running, given)
+    if given is None:
+        cut = channel_groups
+        return in_blocks(input, cut, num_groups, batch_blocks, weight, bias, eps, running)
+    return batch_wide(input, plan, weight, bias, eps, None, given)
 
 
 def group_norm(
@@ -157,6 +169,61 @@ def batch_wide(
             " or eval()"
         )
     return kernels.normalize(input, plan, weight, bias, eps, running)
+
+
+def in_blocks(
+    input: Tensor,
+    cut: Cut,
+    num_groups: int,
+    batch_blocks: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    running: Running | None,
+    first_block: bool = False,
+) -> Tensor:
+    """Normalize blocks of consecutive samples, each with its own statistics.
+
+    The running statistics move towards the average over the blocks; with ``first_block``, towards
+    the statistics of the first one.
+    """
+    if batch_blocks == 1:
+        plan = kernels.plan(cut, input, num_groups)
+        return batch_wide(input, plan, weight, bias, eps, running, None)
+    N = kernels.sizes(input)[0]
+    first_block = first_block and running is not None and N > 0
+    if N % batch_blocks == 0 and not first_block:
+        plan = kernels.plan(cut, input, num_groups, batch_blocks)
+        return batch_wide(input, plan, weight, bias, eps, running, None)
+    if not torch.compiler.is_compiling() and input.is_mkldnn:  # it cannot be sliced
+        dense = in_blocks(
+            input.to_dense(), cut, num_groups, batch_blocks, weight, bias, eps, running, first_block
+        )
+        return dense.to_mkldnn()
+    checks.feature_map(input)
+    n = -(-N // batch_blocks)  # see block_sizes; N may be symbolic here
+    last = N % n or n
+    parts = [input] if last == n else [input[: N - last], input[N - last :]]
+    plans = [
+        kernels.plan(cut, part, num_groups, size)
+        for part, size in zip(parts, (N // n, 1), strict=False)
+    ]
+    outputs = [
+        batch_wide(part, plan, weight, bias, eps, None, None)
+        for part, plan in zip(parts, plans, strict=True)
+    ]
+    if running is not None:  # they move last, when nothing else can fail
+        checks.momentum(running.momentum)
+        with torch.no_grad():
+            if first_block:
+                first = input[:n]
+                kernels.track(first, kernels.plan(cut, first, num_groups), running)
+            else:
+                checks.statistics(input, plans[0].part, running.mean, running.var, moving=True)
+                refuse_freed(running_mean=running.mean, running_var=running.var)
+                stats = (kernels.moments(p, plan) for p, plan in zip(parts, plans, strict=True))
+                update_ragged(running, list(zip((n, last), stats, strict=False)))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 def _empty_batch(

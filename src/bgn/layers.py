@@ -20,7 +20,7 @@ from bgn import checks, kernels
 from bgn import functional as F
 from bgn._fx import leaf as fx_leaf
 from bgn.groups import AUTO, auto_groups, warn_of_one_image
-from bgn.partition import Partition, channel_groups, num_channel_groups, slices
+from bgn.partition import Partition, block_sizes, channel_groups, num_channel_groups, slices
 from bgn.running import Running
 
 __all__ = [
@@ -52,6 +52,7 @@ class _BatchWideNorm(_NormBase):
     cut: ClassVar[Callable[..., Partition]] = staticmethod(slices)
     num_groups: int
     batch_blocks = 1
+    first_block = False  # whether running statistics are those of the first block alone
     auto: bool  # whether the first training batch decides, or has decided, the number of groups
     undecided: bool  # whether it is still to come
 
@@ -67,8 +68,10 @@ class _BatchWideNorm(_NormBase):
         dtype: Any = None,
         *,
         bias: bool = True,
+        batch_blocks: int = 1,
     ) -> None:
         num_features = checks.positive_int("num_features", num_features)
+        batch_blocks = checks.positive_int("batch_blocks", batch_blocks)
         auto = num_groups == AUTO and self.cut is slices
         num_groups = num_features if auto else self._checked_groups(num_groups)
         checks.eps(eps)
@@ -77,6 +80,7 @@ class _BatchWideNorm(_NormBase):
         if affine and not bias:
             self.register_parameter("bias", None)
         self.num_groups, self.auto, self.undecided = num_groups, auto, auto
+        self.batch_blocks = batch_blocks
         if track_running_stats:
             self.running_mean = torch.zeros(self.num_statistics, device=device, dtype=dtype)
             self.running_var = torch.ones(self.num_statistics, device=device, dtype=dtype)
@@ -128,9 +132,9 @@ class _BatchWideNorm(_NormBase):
         if self.training or mean is None or var is None:
             running = self._running(mean, var, counter)
             G = self._first_groups(input, shape) if self.undecided else self.num_groups
-            plan = kernels.plan(self.cut, input, G, self.batch_blocks)
-            output = F.batch_wide(input, plan, weight, bias, self.eps, running, None)
-            if self.undecided and not plan.empty:  # now that the batch was accepted
+            blocks, first = self.batch_blocks, self.first_block
+            output = F.in_blocks(input, self.cut, G, blocks, weight, bias, self.eps, running, first)
+            if self.undecided and input.numel():  # now that the batch was accepted
                 self.num_groups, self.undecided = G, False
             return output
         plan = kernels.plan(self.cut, input, self.num_features if self.auto else self.num_groups)
@@ -188,15 +192,17 @@ class _BatchWideNorm(_NormBase):
             )
         if input.numel() == 0:
             return self.num_features
-        warn_of_one_image(shape[0])
-        return auto_groups(self.num_features, shape[0], input[0, 0].numel())
+        n = block_sizes(shape[0], self.batch_blocks)[0]
+        warn_of_one_image(n)
+        return auto_groups(self.num_features, n, input[0, 0].numel())
 
     def extra_repr(self) -> str:
         groups = repr(AUTO) if self.undecided else self.num_groups
         bias = ", bias=False" if self.affine and self.bias is None else ""
+        blocks = f", batch_blocks={self.batch_blocks}" if self.batch_blocks != 1 else ""
         return (
             f"{self.num_features}, num_groups={groups}, eps={self.eps}, momentum={self.momentum},"
-            f" affine={self.affine}{bias}, track_running_stats={self.track_running_stats}"
+            f" affine={self.affine}{bias}, track_running_stats={self.track_running_stats}{blocks}"
         )
 
     def _load_from_state_dict(
@@ -256,6 +262,11 @@ class BatchGroupNorm2d(_BatchWideNorm):
     and W (:func:`bgn.auto_groups`). Such a layer keeps one running statistic per channel, equal
     within a group, so its state_dict has the shapes of a BatchNorm2d.
 
+    ``batch_blocks`` cuts a training batch into so many blocks of consecutive samples with
+    statistics of their own: ceil(N / batch_blocks) samples each, fewer in the last block where that
+    leaves a rest. Running statistics are averages over the blocks, weighted by their samples. With
+    ``num_groups == num_features`` this is batch normalization of ghost batches.
+
     A forward inside a backward pass (gradient checkpointing) normalizes but leaves the running
     statistics alone.
 
@@ -290,10 +301,10 @@ class BatchGroupNorm3d(_BatchWideNorm):
 class GeneralBatchGroupNorm2d(_BatchWideNorm):
     """General Batch Group Normalization over (N, C, H, W) (Summers and Dinneen 2020).
 
-    Statistics over blocks of N / ``batch_blocks`` samples and groups of at least
-    ``max(C // num_groups, 1)`` channels: C groups where num_groups exceeds C (then it is BatchNorm
-    in blocks). Running statistics are kept per group and averaged over the blocks. One block, the
-    default, is the paper's setting.
+    Statistics over blocks of N / ``batch_blocks`` samples, as in :class:`BatchGroupNorm2d`, and
+    groups of at least ``max(C // num_groups, 1)`` channels: C groups where num_groups exceeds C
+    (then it is BatchNorm in blocks). Running statistics are kept per group and averaged over the
+    blocks. One block, the default, is the paper's setting.
 
     >>> norm = GeneralBatchGroupNorm2d(64, num_groups=32, batch_blocks=2)
     >>> norm(torch.randn(4, 64, 7, 7)).shape
@@ -317,7 +328,6 @@ class GeneralBatchGroupNorm2d(_BatchWideNorm):
         *,
         bias: bool = True,
     ) -> None:
-        batch_blocks = checks.positive_int("batch_blocks", batch_blocks)
         super().__init__(
             num_features,
             num_groups,
@@ -328,15 +338,16 @@ class GeneralBatchGroupNorm2d(_BatchWideNorm):
             device,
             dtype,
             bias=bias,
+            batch_blocks=batch_blocks,
         )
-        self.batch_blocks = batch_blocks
 
     @property
     def num_statistics(self) -> int:
         return num_channel_groups(self.num_features, self.num_groups)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, batch_blocks={self.batch_blocks}"
+        shown = super().extra_repr()
+        return shown if "batch_blocks" in shown else f"{shown}, batch_blocks=1"
 
 
 class GroupNorm(nn.GroupNorm):

@@ -138,6 +138,19 @@ def num_channel_groups(C: int, G: int) -> int:
     return C // max(C // G, 1)
 
 
+def block_sizes(N: int, B: int) -> list[int]:
+    """Samples of each block if N samples are cut into up to B blocks, as ``torch.chunk`` does.
+
+    Blocks have ceil(N / B) samples. Where B does not divide N, the last one has fewer, and there
+    may be fewer than B.
+
+    >>> block_sizes(6, 3), block_sizes(7, 3), block_sizes(5, 4)
+    ([2, 2, 2], [3, 3, 1], [2, 2, 1])
+    """
+    n = max(-(-N // B), 1)
+    return [n] * (N // n) + ([N % n] if N % n else [])
+
+
 def common_cells(*partitions: Partition) -> tuple[Tensor, ...]:
     """Cut the features at every border of channels and of the groups of all partitions.
 

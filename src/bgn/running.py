@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -37,17 +38,37 @@ class Running:
 
 @torch.no_grad()
 def update(running: Running, stats: Moments) -> None:
-    """Move running statistics towards those of a batch, (B, G) each."""
+    """Move running statistics towards those of a batch, (B, G) each, averaged over its blocks."""
+    move(running, _average(stats.mean), _average(stats.unbiased_var))
+
+
+@torch.no_grad()
+def update_ragged(running: Running, parts: list[tuple[int, Moments]]) -> None:
+    """As ``update``, for blocks of different sizes: a block weighs as many samples as it has.
+
+    Each part is a number of samples per block and the statistics of such blocks, (B, G) each.
+    """
+    samples = sum(n * len(stats.mean) for n, stats in parts)
+    means = [stats.mean.sum(0) * (n / samples) for n, stats in parts]
+    variances = [stats.unbiased_var.sum(0) * (n / samples) for n, stats in parts]
+    move(running, reduce(torch.add, means), reduce(torch.add, variances))
+
+
+def _average(stat: Tensor) -> Tensor:
+    return stat[0] if len(stat) == 1 else stat.mean(0)  # (B, G) -> (G,)
+
+
+def move(running: Running, mean: Tensor, var: Tensor) -> None:
+    """Move running statistics towards the mean and the unbiased variance of a batch, (G,) each."""
     momentum: float | Tensor | None = running.momentum
     if running.counter is not None:
         running.counter.add_(1)
         if momentum is None:  # as a tensor: reading the counter would stop compile and CUDA graphs
-            momentum = running.counter.to(stats.mean.dtype).reciprocal()
+            momentum = running.counter.to(mean.dtype).reciprocal()
     if momentum is None:  # as nn.BatchNorm2d: without a counter there is no cumulative average
         momentum = 0.0
-    for kept, batch in (running.mean, stats.mean), (running.var, stats.unbiased_var):
+    for kept, batch in (running.mean, mean), (running.var, var):
         batch = _constant(batch)
-        batch = batch[0] if len(batch) == 1 else batch.mean(0)  # (B, G) -> (G,)
         if kept.shape != batch.shape:
             batch = batch.repeat_interleave(len(kept) // len(batch))  # (G,) -> (C,)
         moved = kept.to(batch.dtype) * (1 - momentum) + batch * momentum

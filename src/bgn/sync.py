@@ -79,6 +79,11 @@ class SyncBatchGroupNorm(_Synchronized):
     ) -> None:
         # not "auto": processes might decide differently
         num_groups = checks.positive_int("num_groups", num_groups)
+        if options.get("batch_blocks", 1) != 1:
+            raise ValueError(
+                f"batch_blocks={options['batch_blocks']}: blocks across processes are not"
+                " supported; expected 1"
+            )
         super().__init__(num_features, num_groups, *args, **options)
         self.process_group = process_group
 

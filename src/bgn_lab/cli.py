@@ -1,129 +1,68 @@
-"""The ``bgn`` command."""
+"""The ``bgn`` command. Commands, and torch with them, are imported when they are needed."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import sys
-from itertools import pairwise
-from typing import Any
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import tyro
-from rich.console import Console
+from bgn_lab import experiments
 
-import bgn
-from bgn import checks
-from bgn_lab.commands.compare import Compare
-from bgn_lab.commands.get import Get
-from bgn_lab.commands.plan import Plan
-from bgn_lab.commands.report import Report
-from bgn_lab.commands.run import (
-    Adaptation,
-    Adversarial,
-    Classification,
-    DartsSearch,
-    FewShot,
-    ManasSearch,
-    NasTrain,
-)
-from bgn_lab.commands.tune import Tune
-from bgn_lab.training import team
-from bgn_lab.training.stopping import INTERRUPTED, REQUEUE, Interrupted
+if TYPE_CHECKING:
+    from rich.console import Console
 
-# name: (what it is, examples)
-COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
-    "compare": (
-        Compare,
-        "every normaliser at every batch size: table, pictures, page",
+DISTRIBUTION = "batch-group-norm"
+HELP = ("-h", "--help", "help")
+
+
+class Command(NamedTuple):
+    """A command: module:class (none where options depend on the experiment), a line, examples."""
+
+    place: str
+    summary: str
+    examples: tuple[str, ...]
+
+
+COMMANDS = {
+    "compare": Command(
+        "",
+        "every normalizer at every batch size: table, pictures, page",
         (
             "bgn compare",
             "bgn compare --norms bn gn bgn --batch-sizes 2 4 --groups paper 1 8 32 --epochs 5 --seeds 3 --out runs/mine",
             "bgn compare --data photos --model resnet18 --image-size 128",
+            "bgn compare --preset laptop-table-2 --data mini100_32.npz",
+            "bgn compare --preset paper-table-1 --root imagenet --device cuda",
+            "bgn compare --experiment adaptation --preset paper --data office31 --weights resnet50-{norm}.pth",
         ),
     ),
-    "run classification": (
-        Classification,
-        "one training run, resumable",
-        (
-            "bgn run classification --norm bgn --batch-size 2",
-            "bgn run classification --data cifar10 --model resnet20 --norm gn --epochs 30 --out runs/gn",
-            "bgn run classification --preset paper-imagenet --root imagenet --norm bgn --batch-size 2",
-            "torchrun --nproc-per-node 8 -m bgn_lab run classification --preset paper-imagenet --root imagenet --norm bgn",
-        ),
-    ),
-    "run adversarial": (
-        Adversarial,
-        "adversarial training, robust and clean accuracy",
-        (
-            "bgn run adversarial --norm bgn",
-            "bgn run adversarial --preset paper --norm bgn --groups 512",
-            "bgn run adversarial --preset laptop --data cifar10 --norm bn --attack-steps 0",
-        ),
-    ),
-    "run fewshot": (
-        FewShot,
-        "few-shot learning by imprinted weights",
-        (
-            "bgn run fewshot --norm bgn",
-            "bgn run fewshot --preset laptop --data mini_imagenet84.npz --norm gn",
-            "bgn run fewshot --preset paper --data mini-imagenet --norm bgn --activation swish",
-        ),
-    ),
-    "run adaptation": (
-        Adaptation,
-        "domain adaptation with normalisers per domain",
-        (
-            "bgn run adaptation --preset laptop --norm bgn",
-            "bgn run adaptation --preset laptop-office --data office31_128.npz --task da --weights mobilenet_v2.pth --norm bgn",
-            "bgn run adaptation --preset paper --data office31 --task da --weights resnet50.pth --norm bgn",
-            "bgn run adaptation --data office31 --task wd --model resnet18 --weights runs/pretrained-gn --norm gn",
-        ),
-    ),
-    "run darts-search": (
-        DartsSearch,
-        "architecture search by gradients",
-        (
-            "bgn run darts-search --preset laptop --norm bgn --out runs/darts",
-            "bgn run darts-search --preset paper --norm bgn --order second",
-        ),
-    ),
-    "run manas-search": (
-        ManasSearch,
-        "architecture search by agents",
-        (
-            "bgn run manas-search --preset laptop --norm bgn --out runs/manas",
-            "bgn run manas-search --preset paper --norm bgn --credit weights",
-        ),
-    ),
-    "run nas-train": (
-        NasTrain,
-        "train the network of a genotype",
-        (
-            "bgn run nas-train --preset laptop --norm bgn",
-            "bgn run nas-train --preset paper --genotype DARTS_V2 --norm bgn",
-            "bgn run nas-train --preset laptop --genotype runs/found/genotype.json --norm gn",
-        ),
-    ),
-    "tune": (
-        Tune,
-        "the normaliser, its G and its learning rate for your data, by short runs on validation images",
+    **{
+        f"run {name}": Command("", entry.summary, entry.examples)
+        for name, entry in experiments.REGISTRY.items()
+    },
+    "tune": Command(
+        "bgn_lab.commands.tune:Tune",
+        "the normalizer, its G and its learning rate for your data, by short runs on validation images",
         (
             "bgn tune --data photos --model resnet18 --image-size 128 --batch-size 2",
             "bgn tune --batch-size 4 --epochs 18 --seeds 3 --out runs/mine",
         ),
     ),
-    "data get": (
-        Get,
+    "data get": Command(
+        "bgn_lab.commands.get:Get",
         "fetch a data set",
         ("bgn data get cifar10", "bgn data get cifar10 --root data/cifar10"),
     ),
-    "report": (
-        Report,
+    "report": Command(
+        "bgn_lab.commands.report:Report",
         "tables, pictures and a page from folders of runs",
         ("bgn report runs",),
     ),
-    "plan": (
-        Plan,
+    "plan": Command(
+        "bgn_lab.commands.plan:Plan",
         "what a grid of runs would take: hours, traffic, cost",
         (
             "bgn plan",
@@ -135,79 +74,129 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
 }
 
 
-def overview() -> str:
-    """What ``bgn --help`` prints."""
-    width = max(map(len, COMMANDS))
+def overview(start: str = "") -> str:
+    """What ``bgn --help`` prints; or that of the commands that begin with a word."""
+    shown = {name: own for name, own in COMMANDS.items() if not start or name.split()[0] == start}
+    summaries = {name: own.summary for name, own in shown.items()}
+    if not start:
+        summaries |= {"info": "versions, and which backend is at work"}
+    width = max(map(len, summaries))
     lines = [
-        "The normalisers of the paper, compared. `bgn COMMAND --help` explains a command.",
+        "The normalizers of the paper, compared. `bgn COMMAND --help` explains a command.",
         "",
         "commands:",
+        *(f"  bgn {name:<{width}}  {what}" for name, what in summaries.items()),
+        "",
+        "examples:",
+        *(f"  {own.examples[0]}" for own in shown.values()),
     ]
-    lines += [f"  bgn {name:<{width}}  {what}" for name, (_, what, _) in COMMANDS.items()]
-    lines += [f"  bgn {'info':<{width}}  versions, and which backend is at work", "", "examples:"]
-    lines += [f"  {examples[0]}" for _, _, examples in COMMANDS.values()]
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit code: 0, 1 if runs failed, 2 for bad input, 130 after Ctrl-C, 75 after SIGTERM."""
+    """Run a command; the exit code: 0, 1 if runs failed, 2 for bad input, 130 after Ctrl-C, 75 after
+    SIGTERM or SIGHUP."""
     words = sys.argv[1:] if arguments is None else arguments
-    console = Console()
-    if not words or words[0] in ("-h", "--help", "help"):
+    starts = {name.split()[0] for name in COMMANDS if " " in name}
+    if not words or words[0] in HELP:
         print(overview())
         return 0
+    if words[0] == "--version":
+        print(f"bgn {_version()}")
+        return 0
+    if words[0] in starts and (not words[1:] or words[1] in HELP):
+        print(overview(words[0]))
+        return 0
     if words == ["info"]:
+        import bgn
+
         print(bgn.info())
         return 0
     name = next((name for name in COMMANDS if words[: len(name.split())] == name.split()), None)
     if name is None:
-        said = " ".join(word for word in words[:2] if not word.startswith("-"))
-        near = difflib.get_close_matches(said, [*COMMANDS, "info"], n=1, cutoff=0.4)
+        typed = " ".join(word for word in words[:2] if not word.startswith("-")) or words[0]
+        near = difflib.get_close_matches(typed, [*COMMANDS, "info"], n=1, cutoff=0.4)
         hint = f"; did you mean `bgn {near[0]}`?" if near else ""
-        return _refuse(f"there is no command `bgn {said}`{hint}\n\n{overview()}")
-    kind, _, examples = COMMANDS[name]
-    words = words[len(name.split()) :]
+        start = words[0] if words[0] in starts else ""
+        print(
+            f"error: there is no command `bgn {typed}`{hint}\n\n{overview(start)}", file=sys.stderr
+        )
+        return 2
+    return _run(name, words[len(name.split()) :])
+
+
+def _version() -> str:
     try:
-        command = tyro.cli(
-            kind, prog=f"bgn {name}", args=words, default=_preset(kind, words),
-            description=f"{inspect.cleandoc(kind.__doc__)}\n\nexamples:\n" + "\n".join(f"  {example}" for example in examples),
-        )  # fmt: skip
-        code: int = command(console)
-    except (ValueError, TypeError, OSError) as error:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:  # from a folder of sources
+        import bgn
+
+        return bgn.__version__
+
+
+def _run(name: str, words: list[str]) -> int:
+    from rich.console import Console
+
+    from bgn_lab.system.signals import INTERRUPTED, Interrupted
+    from bgn_lab.training import workers
+
+    console = Console()
+    try:
+        code: int = _parse(name, words)(console)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except (ValueError, TypeError) as error:
         return _refuse(str(error))
     except KeyboardInterrupt:
         return _interrupted(console, INTERRUPTED)
     except Interrupted as stop:
         return _interrupted(console, stop.code)
     except RuntimeError as error:
-        if not team.lost(error):
+        if not workers.is_lost_connection(error):
             raise
         return _refuse("lost the other processes", 1)
     return code
 
 
-def _preset(kind: Any, words: list[str]) -> Any:
-    """The command with the defaults of the preset that the words name, if they do."""
-    presets = getattr(kind, "PRESETS", {})
-    named = [
-        word.partition("=")[2] or after
-        for word, after in pairwise([*words, ""])
-        if word.partition("=")[0] == "--preset"
-    ]
-    if not named or not presets:
-        return None
-    checks.one_of("preset", named[-1], tuple(presets))
-    return kind(recipe=presets[named[-1]])
+def _parse(name: str, words: list[str]) -> Any:
+    """The command with its options."""
+    import tyro
+
+    from bgn_lab.commands import compare, options, run
+
+    examples = "examples:\n" + "\n".join(f"  {example}" for example in COMMANDS[name].examples)
+    first, _, experiment = name.partition(" ")
+    if first == "run":
+        return run.parse(experiment, words, examples)
+    if first == "compare":
+        return compare.parse(words, examples)
+    module, _, attribute = COMMANDS[name].place.partition(":")
+    kind: Any = getattr(importlib.import_module(module), attribute)
+    return tyro.cli(
+        kind,
+        prog=f"bgn {name}",
+        args=words,
+        description=f"{inspect.cleandoc(kind.__doc__)}\n\n{examples}",
+        config=options.STYLE,
+    )
 
 
 def _interrupted(console: Console, code: int) -> int:
-    if team.rank() == 0:
-        why = "asked to end" if code == REQUEUE else "interrupted"
-        console.print(f"\n{why}: what is done is kept, the same command goes on from there")
+    from bgn_lab.system.signals import STOPPED
+    from bgn_lab.training import workers
+
+    if workers.rank() == 0:
+        console.print(f"\n{STOPPED}")
     return code
 
 
 def _refuse(why: str, code: int = 2) -> int:
-    who = f"process {team.rank()}: " if team.started() else ""
+    from rich.console import Console
+
+    from bgn_lab.training import workers
+
+    who = f"process {workers.rank()}: " if workers.is_launched() else ""
     Console(stderr=True).print(f"{who}error: {why}", highlight=False, markup=False, soft_wrap=True)
     return code

@@ -1,51 +1,84 @@
-"""What a normaliser's name means in the laboratory's networks, and what it is called in tables."""
+"""A normalizer by name for the laboratory's networks, and its name in tables."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn
 
 import bgn
+from bgn.factory import BATCH_WIDE
 from bgn.groups import enough_groups
 from bgn.surgery.sample import visit
+from bgn_lab import imports
 from bgn_lab.paper import NORMALISERS
 from bgn_lab.recipe import Recipe
 
 Norm = Callable[[int], nn.Module]
+OWN = "a class PACKAGE:CLASS, called with the number of channels"
 
 
 class AnyNorm(Protocol):
-    """A constructor of normalisers, with or without weight and bias."""
+    """A constructor of normalizers, with or without weight and bias."""
 
     def __call__(self, C: int, *, affine: bool = True) -> nn.Module: ...
 
 
 def constructor(recipe: Recipe) -> AnyNorm:
-    """Of the recipe's normaliser, for a number of channels.
+    """A constructor of the recipe's normalizer for a number of channels.
 
-    GN and GBGN have 32 groups in the paper, where every layer has 64 channels or more. On narrower layers that would make them
-    IN and BN, so groups keep at least two channels.
+    GN and GBGN have 32 groups in the paper, where every layer has 64 channels or more. On narrower
+    layers that would make them IN and BN, so groups keep at least two channels. BN of several
+    workers is BGN with a group per channel, the same layer in all but name: nn.BatchNorm2d cannot
+    normalize their images in one pass.
 
-    >>> constructor(Recipe(norm="gn"))(16)
+    >>> from bgn_lab.experiments.classification.recipe import ClassificationRecipe
+    >>> constructor(ClassificationRecipe(norm="gn"))(16)
     GroupNorm(8, 16, eps=1e-05, affine=True...)
     """
+    if ":" in recipe.norm:
+        return _own(recipe.norm)
+    options: dict[str, Any] = {"eps": recipe.norm_eps}
+    if recipe.norm in BATCH_WIDE:
+        options["momentum"] = recipe.norm_momentum
 
     def make(C: int, *, affine: bool = True) -> nn.Module:
         groups = 1 if recipe.instances is not None else recipe.groups or recipe.usual_groups
         if groups is None and recipe.norm in ("gn", "gbgn"):
             groups = max(1, min(32, C // 2))
+        if recipe.norm == "bn" and recipe.simulate_workers > 1:
+            return bgn.BatchGroupNorm2d(C, C, affine=affine, **options)
         return bgn.norm_layer(
-            recipe.norm, batch_size=recipe.batch_size, num_groups=groups, affine=affine
+            recipe.norm,
+            batch_size=recipe.batch_size,
+            num_groups=groups,
+            affine=affine,
+            **options,
         )(C)
 
     return make
 
 
+def _own(name: str) -> AnyNorm:
+    """A constructor of the user's normalizer; it hears of ``affine`` only where that is False."""
+    found = imports.load("norm", name, OWN)
+
+    def make(C: int, *, affine: bool = True) -> nn.Module:
+        made = found(C) if affine else found(C, affine=False)
+        if not isinstance(made, nn.Module):
+            kind = type(made).__name__
+            raise TypeError(
+                f"norm={name!r} made a {kind} for {C} channels; expected a torch module"
+            )
+        return made
+
+    return make
+
+
 def settle(model: nn.Module, recipe: Recipe, shape: tuple[int, int, int]) -> nn.Module:
-    """Give BGN layers the numbers of groups that depend on their feature maps, where the recipe asks for that."""
+    """Give BGN layers the G that depends on their feature maps, if ``instances`` is set."""
     if recipe.instances is None:
         return model
     least, G = recipe.instances, {}
@@ -58,12 +91,15 @@ def settle(model: nn.Module, recipe: Recipe, shape: tuple[int, int, int]) -> nn.
 
 
 def label(recipe: Recipe) -> str:
-    """The normaliser's name in tables and pictures.
+    """Name of the recipe's normalizer in tables and pictures.
 
-    >>> label(Recipe(norm="bgn")), label(Recipe(norm="bgn", groups=8)), label(Recipe(norm="gn"))
-    ("BGN, paper's G", 'BGN, G = 8', 'GN')
+    >>> from bgn_lab.experiments.classification.recipe import ClassificationRecipe
+    >>> [label(ClassificationRecipe(groups=groups)) for groups in (None, 8)]
+    ["BGN, paper's G", 'BGN, G = 8']
+    >>> [label(ClassificationRecipe(norm=norm)) for norm in ("gn", "package.module:MyNorm")]
+    ['GN', 'package.module:MyNorm']
     """
-    name, which = NORMALISERS[recipe.norm], ""
+    name, which = NORMALISERS.get(recipe.norm, recipe.norm), ""
     if recipe.groups is not None:
         which = f"G = {recipe.groups}"
     elif recipe.instances is not None:

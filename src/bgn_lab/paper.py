@@ -43,6 +43,9 @@ LEARNING_RATES: Mapping[int, float] = {
     2: 0.00625,
 }
 GROUPS: Mapping[int, int] = {128: 512, 64: 256, 32: 128, 16: 64, 8: 16, 4: 2, 2: 1}  # G of BGN
+# table 1: BGN with each of these G at each of these batch sizes; table 2: all normalizers at BATCH_SIZES
+SWEEP_GROUPS = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
+SWEEP_BATCH_SIZES = (128, 2)
 EPOCHS = 120
 MILESTONES = (30, 60, 90)  # epochs
 LEARNING_RATE_FACTOR = 0.1  # at each milestone
@@ -100,7 +103,7 @@ GROUP_SWEEP = Table(
     unit="% top-1",
     row_header="batch size",
     column_header="G",
-    columns=("512", "256", "128", "64", "32", "16", "8", "4", "2", "1"),
+    columns=tuple(map(str, SWEEP_GROUPS)),
     rows={
         "128": (77.008, 75.936, 76.256, 76.096, 75.984, 75.504, 76.016, 75.632, 75.520, 75.360),
         "2": (63.968, 66.000, 68.160, 70.064, 71.856, 72.832, 74.928, 75.120, 75.968, 76.096),

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from bgn_lab.system.signals import Interrupted
 from bgn_lab.training.run import WEIGHTS, Watcher, run
-from bgn_lab.training.stopping import Interrupted
 from bgn_lab.training.task import Task
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.training import record
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED
 

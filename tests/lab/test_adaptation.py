@@ -10,20 +10,20 @@ import torch
 from torch.nn import functional as F
 
 import bgn
-from bgn_lab import cli, experiments
-from bgn_lab.commands.run import Adaptation as Command
-from bgn_lab.discrepancy import cdd
-from bgn_lab.experiments.adaptation import Adaptation, AdaptationRecipe
+from bgn_lab import cli, experiments, paper
+from bgn_lab.experiments.adaptation.discrepancy import cdd
+from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
+from bgn_lab.experiments.adaptation.task import Adaptation
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run
 from bgn_lab.report.comparison import compare
+from bgn_lab.system.signals import Interrupted
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED, Watcher, _result, run
-from bgn_lab.training.stopping import Interrupted
 from tests.lab.interrupting import same_bits
 from tests.lab.small_images import few_test_images
 
 TINY = AdaptationRecipe(
-    norm="bgn", width=8, stride=4, epochs=3, warm=1, lr=0.01, limit=300, iterations=3
+    onednn=True, norm="bgn", width=8, stride=4, epochs=3, warm=1, lr=0.01, limit=300, iterations=3
 )
 
 
@@ -38,7 +38,7 @@ def task(recipe: AdaptationRecipe = TINY) -> Adaptation:
 def test_it_beats_the_source_alone(norm: str, tmp_path: Path) -> None:
     """With the settings that the command has for the images that ship; by far more than 5 points. GN, whose statistics are each
     image's own, takes these textures for what they are even without: it gains nothing."""
-    recipe = replace(Command.PRESETS["laptop"], norm=norm, epochs=7)
+    recipe = replace(experiments.get("adaptation").presets["laptop"].recipe, norm=norm, epochs=7)
     assert isinstance(recipe, AdaptationRecipe)
     adapted = experiments.run(recipe, tmp_path / "adapted")
     alone = experiments.run(replace(recipe, adapt=False, epochs=7), tmp_path / "alone")
@@ -114,6 +114,13 @@ class TestPlan:
         own, _ = self.begun()
         assert not own.over()
         own.plan["moved"] = torch.tensor([0.0, 0.0005, 0.0])
+        assert own.over()
+        own.plan["moved"] = torch.tensor([0.0, 0.0015, 0.0])
+        assert not own.over()
+
+    def test_the_papers_text_stops_by_the_gap_alone(self) -> None:
+        own, _ = self.begun(replace(TINY, stop="gap"))
+        own.plan["moved"] = torch.tensor([0.5, 0.0005, 0.5])
         assert own.over()
         own.plan["moved"] = torch.tensor([0.0, 0.0015, 0.0])
         assert not own.over()
@@ -209,7 +216,39 @@ def test_groups_of_the_paper(task: str, text: int | None, table: int | None) -> 
     recipe = replace(TINY, task=task)
     assert recipe.usual_groups == text
     assert replace(recipe, printed="table").usual_groups == table
-    assert replace(recipe, trust=None).trust == (0.05 if task in ("ad", "aw") else 1.0)
+    assert replace(recipe, trust=None).trust_limit == (0.05 if task in ("ad", "aw") else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("dslr-amazon", "da"), ("webcam-amazon", "wa"), ("amazon-dslr", "ad"), ("a-webcam", "aw")],
+)
+def test_a_task_by_names_is_the_one_by_initials(name: str, other: str, tmp_path: Path) -> None:
+    by_name, by_initials = (AdaptationRecipe(data=str(tmp_path), task=t) for t in (name, other))
+    assert by_name == by_initials
+    assert (by_name.usual_groups, by_name.trust_limit) == (
+        by_initials.usual_groups,
+        by_initials.trust_limit,
+    )
+    assert by_name.usual_groups == paper.ADAPTATION_GROUPS[other]
+    assert by_name.key() == by_initials.key()
+    shipped = [AdaptationRecipe(task=task) for task in (None, "pt", "plain-textured")]
+    assert len({recipe.key() for recipe in shipped}) == 1
+
+
+def test_weights_count_by_their_content(tmp_path: Path) -> None:
+    one, same, another = (tmp_path / f"{name}.pth" for name in "abc")
+    one.write_bytes(b"weights")
+    same.write_bytes(b"weights")
+    another.write_bytes(b"others")
+    keys = [AdaptationRecipe(weights=str(path)).key() for path in (one, same, another)]
+    assert keys[0] == keys[1] != keys[2]
+    before = AdaptationRecipe(weights=str(one))
+    saved = before.to_json()
+    one.write_bytes(b"replaced")
+    assert AdaptationRecipe.from_json(saved).key() == before.key(), "what the run began with"
+    assert AdaptationRecipe(weights=str(one)).key() != before.key()
+    assert replace(before, weights=str(another)).weights_code != before.weights_code
 
 
 @pytest.mark.parametrize(
@@ -220,8 +259,7 @@ def test_groups_of_the_paper(task: str, text: int | None, table: int | None) -> 
         ({"warm": 4}, "warm=4 is out of range; expected a number from 0 to 3"),
         ({"optimizer": "rmsprop"}, "optimizer='rmsprop'"),
         ({"schedule": "cosine"}, "schedule='cosine'"),
-        ({"validation": 0.1}, "validation=0.1 has no meaning for adaptation; expected 0"),
-        ({"simulate_workers": 2}, "simulate_workers=2 has no meaning"),
+        ({"stop": "never"}, "stop='never' is not known"),
         ({"model": "vgg"}, "model='vgg'"),
         ({"ways": 0}, "ways=0"),
     ],

@@ -12,14 +12,15 @@ from torch import nn
 from bgn import layers
 from bgn.surgery.kinds import identify, normalizers
 from bgn_lab import experiments
-from bgn_lab.experiments.adversarial import AdversarialRecipe
+from bgn_lab.experiments.adversarial.recipe import AdversarialRecipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.models.wide_resnet import wide_resnet
-from bgn_lab.recipe import Recipe
+from bgn_lab.system.signals import Interrupted
 from bgn_lab.training.run import Watcher, run
-from bgn_lab.training.stopping import Interrupted
 from tests.lab.small_images import few_test_images
 
 SMALL = AdversarialRecipe(
+    onednn=True,
     norm="bn", limit=1500, epochs=3, milestones=(2,), stride=2, batch_size=50, bound=0.1, step_size=0.04, test_steps=4,
     strong_images=100, strong_steps=(10,),
 )  # fmt: skip
@@ -71,6 +72,18 @@ def test_the_best_epoch_is_chosen_on_validation_images(tmp_path: Path) -> None:
     assert result["test_robust"] == epochs[-1]["test_robust"]
 
 
+def test_the_paper_trains_on_all_images_and_reports_the_last_epoch(tmp_path: Path) -> None:
+    paper = experiments.get("adversarial").presets["paper"].recipe
+    assert (paper.data, paper.validation, paper.epochs) == ("cifar10", 0, 200)
+    task = few_test_images(replace(TINY, validation=0.0, strong_images=0))
+    result = run(task, tmp_path)
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert result["test_robust"] == last["test_robust"]
+    assert "best_epoch" not in result, "there is nothing to choose it by"
+    assert task.said(result).endswith("images, last epoch")
+    assert "none was chosen" in experiments.get("adversarial").explain(task.recipe)
+
+
 def test_statistics_move_while_crafting_in_train_mode_only() -> None:
     x, y = torch.rand(8, 1, 28, 28), torch.randint(10, (8,))
     for craft, moved in (("eval", False), ("train", True)):
@@ -119,7 +132,6 @@ def test_other_networks_are_refused(name: str) -> None:
         ({"test_steps": 0}, "test_steps=0"),
         ({"strong_steps": (0,)}, "strong_steps=0"),
         ({"craft": "both"}, "craft='both'"),
-        ({"width": 8}, "width=8: the width is part of the model's name"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:

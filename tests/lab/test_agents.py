@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bgn_lab import agents
+from bgn_lab.experiments.nas import agents
 
 N, K = 12, 8
 

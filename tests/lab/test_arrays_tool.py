@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bgn_lab.data import load
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from tests.lab import scripts
 from tests.lab.test_class_folders import packed
 

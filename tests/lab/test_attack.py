@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bgn_lab.attack import PGD, ball
+from bgn_lab.experiments.adversarial.pgd import PGD, ball
 
 
 def network(seed: int = 0) -> nn.Module:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from bgn_lab.bilevel import Step, first_order, second_order
+from bgn_lab.experiments.nas.bilevel import Step, first_order, second_order
 
 RATE = 0.3
 

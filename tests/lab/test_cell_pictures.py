@@ -5,8 +5,8 @@ from itertools import combinations
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from bgn_lab.experiments.cell_pictures import draw
-from bgn_lab.genotype import NAMED, OPERATIONS, Genotype, drawn
+from bgn_lab.experiments.nas.figure import draw
+from bgn_lab.experiments.nas.genotype import NAMED, OPERATIONS, Genotype, drawn
 
 
 @pytest.mark.parametrize("genotype", [*NAMED.values(), *map(drawn, range(8)), drawn(0, 5)])

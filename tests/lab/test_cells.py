@@ -11,10 +11,10 @@ from torch import nn
 
 import bgn
 from bgn.factory import NAMES
-from bgn_lab.genotype import NAMED, OPERATIONS, Edge, Genotype
-from bgn_lab.models.cells import FoundCell, FoundNetwork, SearchNetwork, drop_path
-from bgn_lab.models.mixture import mixture
-from bgn_lab.models.operations import Alone, FactorizedReduce, operation
+from bgn_lab.experiments.nas.genotype import NAMED, OPERATIONS, Edge, Genotype
+from bgn_lab.experiments.nas.mixture import mixture
+from bgn_lab.experiments.nas.network import FoundCell, FoundNetwork, SearchNetwork, drop_path
+from bgn_lab.experiments.nas.operations import Alone, FactorizedReduce, operation
 
 
 def plain(C: int, *, affine: bool = True) -> nn.Module:

@@ -1,6 +1,8 @@
 """A run that is stopped at any moment and goes on ends as one that was not; bad checkpoints are refused and left alone."""
 
+import errno
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,15 +14,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from bgn_lab import experiments
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
+from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import checkpoint
 from bgn_lab.training.record import METRICS
 from bgn_lab.training.run import WEIGHTS, Watcher
-from bgn_lab.training.stopping import Interrupted
 
-RECIPE = Recipe(norm="bgn", groups=4, width=4, limit=200, batch_size=8, epochs=3, lr=0.2)
+# with convolutions that are the same in every run
+RECIPE = Recipe(
+    norm="bgn", groups=4, width=4, limit=200, batch_size=8, epochs=3, lr=0.2, onednn=True
+)
 
 
 def stop_in(epoch: int, at: int = 5) -> Watcher:
@@ -66,6 +72,14 @@ def test_resumed_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert not (tmp_path / "pieces" / checkpoint.NAME).exists()
 
 
+def test_tied_weights_are_stored() -> None:
+    weight = torch.arange(4.0)
+    found = checkpoint.separate({"one": weight, "other": weight, "part": weight[1:]})
+    assert torch.equal(found["other"], weight)
+    assert torch.equal(found["part"], weight[1:])
+    assert len(checkpoint.encode(found, {})) > 0
+
+
 def test_goes_on_within_the_epoch(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         experiments.run(RECIPE, tmp_path, stop_in(1))
@@ -108,6 +122,7 @@ def test_killed_at_any_moment(tmp_path: Path, seed: int, times: int) -> None:
         "run",
         "classification",
         *options,
+        "--onednn",
         "--out",
         str(tmp_path / "killed"),
     ]
@@ -146,19 +161,6 @@ def _interrupted(folder: Path) -> Path:
     with pytest.raises(Interrupted):
         experiments.run(RECIPE, folder, stop_in(1))
     return folder / checkpoint.NAME
-
-
-def test_truncated_checkpoint(tmp_path: Path) -> None:
-    path = _interrupted(tmp_path / "run")
-    whole = path.read_bytes()
-    for size in (0, 4, 100, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        with pytest.raises(
-            ValueError,
-            match="checkpoint.safetensors is damaged .* remove it to begin this run anew",
-        ):
-            experiments.run(RECIPE, tmp_path / "run")
-        assert path.read_bytes() == whole[:size]
 
 
 def test_foreign_checkpoint(tmp_path: Path) -> None:
@@ -220,3 +222,153 @@ def test_metrics_that_went_missing(tmp_path: Path) -> None:
     (tmp_path / "run" / METRICS).write_text("")
     with pytest.raises(ValueError, match="has 0 epochs, the checkpoint 1"):
         experiments.run(RECIPE, tmp_path / "run")
+
+
+def _stored(folder: Path) -> tuple[bytes, dict[str, Any], dict[str, torch.Tensor]]:
+    """A checkpoint of a small model with momentum: its bytes, and what they hold."""
+    model, optimizers = _small()
+    model(torch.randn(4, 3)).sum().backward()
+    for optimizer in optimizers.values():
+        optimizer.step()
+    progress = checkpoint.Progress(1, 2, plan={"labels": torch.arange(3)})
+    checkpoint.store(folder / checkpoint.NAME, RECIPE, model, optimizers, progress)
+    content = (folder / checkpoint.NAME).read_bytes()
+    return content, *checkpoint._read(content, folder)
+
+
+def _small() -> tuple[nn.Module, dict[str, torch.optim.Optimizer]]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    first, last = list(model[:2].parameters()), list(model[2].parameters())
+    optimizers: dict[str, torch.optim.Optimizer] = {
+        "optimizer": torch.optim.SGD(first, 0.1, momentum=0.9, fused=True),
+        "optimizer_other": torch.optim.Adam(last, 0.1),
+    }
+    return model, optimizers
+
+
+def _refused(content: bytes, message: str) -> None:
+    """The bytes are refused, and neither the model nor the optimizers change."""
+    model, optimizers = _small()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(ValueError, match=message):
+        checkpoint.restore(content, Path("run") / checkpoint.NAME, RECIPE, model, optimizers)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert not any(optimizer.state_dict()["state"] for optimizer in optimizers.values())
+
+
+def test_a_whole_checkpoint_is_restored(tmp_path: Path) -> None:
+    content, _, tensors = _stored(tmp_path)
+    model, optimizers = _small()
+    progress = checkpoint.restore(content, tmp_path, RECIPE, model, optimizers)
+    assert (progress.epoch, progress.step) == (1, 2)
+    assert torch.equal(progress.plan["labels"], torch.arange(3))
+    again = tmp_path / "again"
+    checkpoint.store(again, RECIPE, model, optimizers, progress)
+    _, restored = checkpoint._read(again.read_bytes(), again)
+    assert restored.keys() == tensors.keys()
+    assert all(torch.equal(restored[name], tensors[name]) for name in tensors)
+
+
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    content, _, _ = _stored(tmp_path)
+    draws = torch.Generator().manual_seed(0)
+    places = torch.randint(len(content), (600,), generator=draws).tolist()
+    for place in {*range(64), *places}:
+        bit = 1 << place % 8
+        damaged = content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :]
+        with pytest.raises(ValueError, match="is damaged|is no checkpoint"):
+            checkpoint._read(damaged, Path("checkpoint"))
+    place = len(content) - 9  # in the tensors
+    _refused(content[:place] + b"\x00\xff" + content[place + 2 :], "does not match its hash")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.9999])
+def test_every_shorter_file_is_noticed(tmp_path: Path, share: float) -> None:
+    content, _, _ = _stored(tmp_path)
+    _refused(content[: int(share * len(content))], "is damaged")
+    _refused(content + b"\x00", "is damaged")
+
+
+def test_every_missing_tensor_is_noticed(tmp_path: Path) -> None:
+    """Even where the hash is right: the file was written so."""
+    _, about, tensors = _stored(tmp_path)
+    assert {"optimizer.0.momentum_buffer", "optimizer_other.1.exp_avg"} < tensors.keys()
+    for name in tensors:
+        rest = {other: tensor for other, tensor in tensors.items() if other != name}
+        _refused(checkpoint.encode(rest, about), f"{re.escape(name)} is missing.*begin this run")
+    _refused(checkpoint.encode({**tensors, "model.x": torch.ones(1)}, about), "x is unexpected")
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "message"),
+    [
+        (
+            "optimizer.0.momentum_buffer",
+            torch.zeros(2, 2),
+            r"has shape \(2, 2\), expected \(4, 3\)",
+        ),
+        ("optimizer.1.momentum_buffer", torch.zeros(()), r"has shape \(\), expected \(4,\)"),
+        ("optimizer.0.momentum_buffer", torch.zeros(4, 3).half(), "has dtype torch.float16"),
+        ("optimizer_other.0.step", torch.zeros(3), r"has shape \(3,\), expected \(\)"),
+        ("model.0.weight", torch.zeros(4, 4), r"has shape \(4, 4\), expected \(4, 3\)"),
+        ("model.1.running_mean", torch.zeros(4).double(), "has dtype torch.float64"),
+    ],
+)
+def test_every_other_shape_is_noticed(
+    tmp_path: Path, name: str, other: torch.Tensor, message: str
+) -> None:
+    _, about, tensors = _stored(tmp_path)
+    _refused(checkpoint.encode({**tensors, name: other}, about), f"{re.escape(name)} {message}")
+
+
+def test_other_groups_of_parameters_are_noticed(tmp_path: Path) -> None:
+    _, about, tensors = _stored(tmp_path)
+    groups = about["optimizer"]["groups"]
+    groups[0] = {**groups[0], "params": groups[0]["params"][:-1]}
+    _refused(checkpoint.encode(tensors, about), "optimizer has other groups of parameters")
+    del about["optimizer_other"]
+    _refused(checkpoint.encode(tensors, about), "optimizer_other is missing")
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the file, and the same call goes on from the last whole checkpoint."""
+    recipe, path = replace(RECIPE, save_every=1e-9), tmp_path / "run" / checkpoint.NAME
+    write, before = Path.open, b""
+
+    class Full:
+        """A file on a disk that has room for a few bytes."""
+
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def write(self, content: bytes) -> None:
+            self.file.write(content[:100])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def full(self: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
+        file = write(self, mode, *rest, **more)
+        return Full(file) if "w" in mode and checkpoint.NAME in self.name else file
+
+    def step(epoch: int, step: int) -> None:
+        nonlocal before
+        if (epoch, step) == (1, 5):
+            before = path.read_bytes()
+            monkeypatch.setattr(Path, "open", full)
+
+    with pytest.raises(OSError, match="checkpoint.safetensors cannot be written: No space left"):
+        experiments.run(recipe, tmp_path / "run", Watcher(step=step))
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert not list((tmp_path / "run").glob(".*"))
+    experiments.run(recipe, tmp_path / "run")
+    experiments.run(recipe, tmp_path / "whole")
+    same(tmp_path / "whole", tmp_path / "run")

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from bgn_lab.data import load
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from tests.lab import scripts
 
 WNIDS = ("n03", "n01", "n02")  # two classes for training, one for validation
@@ -121,20 +121,23 @@ def test_a_wrong_option(
         ),
         (
             {"wnids": np.array([object()])},
-            "cannot be read as an .npz file: Object arrays cannot be loaded",
+            ": wnids is an array of type object; expected numbers or strings",
         ),
-        ({"labels": np.zeros(17, np.uint8)}, "has 17 labels, 18 entries of split and 19 offsets"),
+        ({"labels": np.zeros(17, np.uint8)}, ": labels is uint8 (17,); expected integers (18,)"),
         (
             {"labels": np.full(18, 3)},
-            "has labels up to 3 for 3 wnids; expected a different one for each label",
+            ": labels has the value 3; expected 0 to 2",
         ),
-        ({"wnids": np.array(["n01", "n01", "n02"])}, "has labels up to 2 for 3 wnids"),
+        ({"wnids": np.array(["n01", "n01", "n02"])}, "has two wnids of the same name"),
         (
             {"split": np.zeros(0), "labels": np.zeros(0, int), "offsets": np.zeros(1, int)},
-            "out of range; expected 2 to 0",
+            ": split is float64 (0,); expected integers (0,)",
         ),
-        ({"offsets": np.arange(19)}, "has offsets that do not rise"),
-        ({"offsets": 100 + np.cumsum([0, *map(len, JPEGS)])}, "has offsets that do not rise"),
+        ({"offsets": np.arange(19)}, ": offsets does not rise from file to file"),
+        (
+            {"offsets": 100 + np.cumsum([0, *map(len, JPEGS)])},
+            f": offsets has the value {100 + sum(map(len, JPEGS))}; expected 0 to",
+        ),
         ({"offsets": np.arange(2, 40, 2)}, "is no JPEG: it begins with ffe0, expected ffd8"),
     ],
 )
@@ -153,7 +156,7 @@ def test_a_wrong_file(
 
 
 def test_a_file_that_is_missing_or_damaged(script: Any, file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="other.npz cannot be read: No such file"):
+    with pytest.raises(FileNotFoundError, match="other.npz is not there; expected an .npz file"):
         script.jpegs.read(tmp_path / "other.npz")
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ValueError, match="images.npz cannot be read as an .npz file"):

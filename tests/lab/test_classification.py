@@ -13,14 +13,15 @@ from torch import nn
 
 from bgn.factory import NAMES
 from bgn_lab import data, experiments
-from bgn_lab.recipe import Recipe
+from bgn_lab.data.sources import InMemory
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.training import loop
 from bgn_lab.training import run as running
-from bgn_lab.training.record import ABOUT, METRICS, RECIPE, RESULT
+from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED, WEIGHTS
 from bgn_lab.training.task import floor
 
-SMALL = Recipe(width=8, limit=1500, batch_size=8, epochs=2, lr=0.2)
+SMALL = Recipe(onednn=True, width=8, limit=1500, batch_size=8, epochs=2, lr=0.2)
 
 
 @pytest.mark.parametrize("norm", NAMES)
@@ -36,6 +37,7 @@ def test_every_normaliser_learns(tmp_path: Path, norm: str) -> None:
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         RECIPE,
         ABOUT,
+        DATA,
         METRICS,
         RESULT,
         WEIGHTS,
@@ -96,15 +98,46 @@ def test_few_test_images_can_still_converge() -> None:
 
 
 def test_guessing_did_not_converge(tmp_path: Path) -> None:
-    recipe = replace(SMALL, limit=100, epochs=1)
+    recipe = replace(SMALL, limit=200, epochs=1, validation=0.5)
     images: Any = data.load(recipe)
     parts = {name: getattr(images, name) for name in ("train", "validation", "test")}
     blank = {name: replace(part, x=torch.zeros_like(part.x)) for name, part in parts.items()}
     result = running.run(experiments.task(recipe, replace(images, **blank)), tmp_path / "run")
     assert result["status"] == NOT_CONVERGED
-    assert "guessing reaches 10.00%" in result["reason"]
+    share = float(images.validation.y.bincount().max()) / 100
+    assert f"of the validation images right, guessing reaches {share:.2%}" in result["reason"]
     assert result["test_accuracy"] == pytest.approx(0.1), "one class for all"
-    assert result["floor"] == pytest.approx(0.1 + 3 * math.sqrt(0.09 / 2000))
+    assert result["floor"] == pytest.approx(floor(share, 100))
+
+
+@pytest.mark.parametrize(
+    ("validation", "part"), [(0.4, "validation"), (0.1, "train"), (0.0, "train")]
+)
+def test_test_images_do_not_decide_whether_a_run_converged(validation: float, part: str) -> None:
+    """Validation images do if there are 50 or more, else training images."""
+    task = experiments.task(replace(SMALL, limit=200, validation=validation))
+    assert task.judged == part
+    learned = {"epoch": 1, "train_accuracy": 0.1, "validation_accuracy": 0.1, "test_accuracy": 0.99}
+    assert "images right" in task.failure([learned])
+    learned |= {f"{part}_accuracy": 0.99, "test_accuracy": 0.0}
+    assert task.failure([learned]) == ""
+
+
+def test_without_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For choices, as in `bgn tune`: nothing looks at them."""
+    recipe = replace(SMALL, limit=200, epochs=1, stride=2, test=False)
+    task = experiments.task(recipe)
+    evaluation = InMemory.evaluation
+
+    def watched(source: InMemory, batch_size: int) -> Any:
+        assert source is not task.data.test
+        return evaluation(source, batch_size)
+
+    monkeypatch.setattr(InMemory, "evaluation", watched)
+    result = running.run(task, tmp_path)
+    assert result["test_accuracy"] is None
+    assert result["validation_accuracy"] is not None
+    assert "test_accuracy" not in json.loads((tmp_path / METRICS).read_text())
 
 
 def test_median_of_the_last_epochs(tmp_path: Path) -> None:

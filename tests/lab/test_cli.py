@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bgn_lab import cli, files
+from bgn_lab import cli, experiments
+from bgn_lab.system import files
 
 TINY = [
     "--norms",
@@ -54,14 +55,14 @@ def test_overview_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "--data", "fashion-mnits"], "did you mean 'fashion-mnist'?"),
         (
             ["compare", "--groups", "paper", "many"],
-            "groups='many' is neither a positive number nor 'paper'",
+            "groups='many' is not accepted; expected positive numbers, 'paper' or 'auto'",
         ),
         (["compare", "--jobs", "0"], "jobs=0 is not positive"),
         (
             ["compare", "--norms", "bn", "--groups", "many"],
-            "groups='many' is neither a positive number nor 'paper'",
+            "groups='many' is not accepted; expected positive numbers, 'paper' or 'auto'",
         ),
-        (["compare", "--batch-sizes", "0"], "batch_size=0 is not positive"),
+        (["compare", "--batch-sizes", "0"], "batch_sizes=0 is not positive"),
         (
             ["compare", "--batch-sizes", "100000"],
             "batch_size=100000 times simulate_workers=1 times accumulate=1 exceeds the 3240 training images",
@@ -84,11 +85,113 @@ def test_bad_words(
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
-def test_an_option_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["compare", "--batch-size", "2"], "--batch-sizes"),
+        (["run", "adversarial", "--atack-steps", "2"], "--attack-steps"),
+    ],
+)
+def test_an_option_that_does_not_exist(
+    words: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit:
-        cli.main(["compare", "--batch-size", "2"])
+        cli.main(words)
     assert exit.value.code == 2
-    assert "--batch-sizes" in capsys.readouterr().err
+    assert option in capsys.readouterr().err
+
+
+def test_help_shows_the_options_that_have_an_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in experiments.names():
+        with pytest.raises(SystemExit):
+            cli.main(["run", name, "--help"])
+        text = capsys.readouterr().out
+        assert "None" not in text
+        assert "normalizer options" in text
+        assert ("--milestones" in text) == (not name.endswith("-search") and name != "nas-train")
+        assert ("--nesterov" in text) == (name in ("classification", "fewshot", "adaptation"))
+        assert "--test " not in text
+
+
+def test_help_of_a_group_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["run"], ["run", "--help"]):
+        assert cli.main(words) == 0
+        text = capsys.readouterr().out
+        assert "bgn run adversarial" in text
+        assert "bgn compare" not in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("bgn ")
+
+
+def test_a_closed_pipe() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bgn_lab", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()  # before anything is written
+    assert child.wait(60) == 141
+    assert child.stderr.read() == b""
+    child.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "classification", "--out", "file"], "out=file is a file; expected a folder"),
+        (["run", "classification", "--data", "nowhere.npz"], "nowhere.npz"),
+        (["run", "classification", "--data", "no/where"], "data='no/where' is neither a folder"),
+        (["run", "adaptation", "--weights", "no.pth"], "no.pth does not exist"),
+        (["run", "classification", "--device", "foo"], "device='foo' is not known; expected auto"),
+        (
+            ["run", "adaptation", "--warmup", "2"],
+            "warmup=2.0 has no meaning for schedule='inverse'",
+        ),
+        (["run", "adversarial", "--preset", "papr"], "did you mean 'paper'?"),
+        (["report", "nowhere"], "nowhere is not a folder"),
+    ],
+)
+def test_paths_that_are_not_there(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert cli.main(words) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing is written"
+
+
+def test_a_run_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "run",
+        "classification",
+        "--norm",
+        "bgn",
+        "--groups",
+        "auto",
+        "--width",
+        "4",
+        "--stride",
+        "4",
+        "--limit",
+        "100",
+    ]
+    assert cli.main([*words, "--epochs", "1", "--batch-size", "8"]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("fashion-mnist-resnet8-bgn-i16-b8-s0-")
+    recipe = json.loads((folder / "recipe.json").read_text())
+    assert (recipe["groups"], recipe["instances"], recipe["limit"]) == (None, 16, 100)
+    assert "BGN, 16+ values, batch 8" in capsys.readouterr().out
 
 
 def test_compare_then_nothing_left_to_do(
@@ -101,8 +204,8 @@ def test_compare_then_nothing_left_to_do(
     assert {"results.json", "table.md", "accuracy.png", "curves.png", "report.html", "runs"} <= {
         path.name for path in out.iterdir()
     }
-    (found,) = json.loads((out / "results.json").read_text())
-    assert {(c["normaliser"], len(c["runs"])) for c in found["cells"]} == {
+    (found,) = json.loads((out / "results.json").read_text())["comparisons"]
+    assert {(c["normalizer"], len(c["runs"])) for c in found["cells"]} == {
         ("BN", 2),
         ("BGN, paper's G", 2),
         ("BGN, G = 8", 2),
@@ -142,7 +245,7 @@ def test_interrupted_and_gone_on(tmp_path: Path) -> None:
     rest = child.stdout.read()
     child.stdout.close()
     assert child.wait(60) == 130
-    assert "the same command goes on from there" in rest
+    assert "Run the same command to resume." in rest
     done = {
         path.parent.name: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")
     }
@@ -186,7 +289,7 @@ def test_two_compares_into_one_folder(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_out_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert cli.main(["compare", *TINY, "--out", str(tmp_path / "file")]) == 2
-    assert "cannot be made a folder" in capsys.readouterr().err.replace("\n", " ")
+    assert "is a file; expected a folder" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_process_that_is_killed(tmp_path: Path) -> None:

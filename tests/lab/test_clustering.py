@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from bgn_lab.clustering import (
+from bgn_lab.experiments.adaptation.clustering import (
     MOST,
     TOLERANCE,
     Clusters,

@@ -72,24 +72,24 @@ def test_names_of_classes(tmp_path: Path, names: Any) -> None:
     [
         (
             {"x_train": X[:3].astype(np.float32)},
-            r"x_train is float32 \(3, 4, 6, 3\), .*; expected uint8 \(M, H, W, C\)",
+            r"x_train is float32 \(3, 4, 6, 3\); expected uint8 \(M, H, W, C\)",
         ),
         ({"x_test": X[3:].astype(np.int8)}, "x_test is int8"),
         ({"x_train": X[:3].reshape(3, -1)}, r"x_train is uint8 \(3, 72\)"),
         ({"x_train": X[:3, None]}, r"x_train is uint8 \(3, 1, 4, 6, 3\)"),
         ({"y_train": [0.0, 1.0, 2.0]}, r"y_train is float64 \(3,\)"),
         ({"y_train": [True, False, True]}, r"y_train is bool \(3,\)"),
-        ({"y_test": [0, 1, 2]}, r"x_test is uint8 \(2, 4, 6, 3\), y_test is int64 \(3,\)"),
+        ({"y_test": [0, 1, 2]}, r"y_test is int64 \(3,\); expected integers \(2,\)"),
         ({"y_test": [[0], [1]]}, r"y_test is int64 \(2, 1\)"),
-        ({"y_test": [0, -1]}, "y_test has the label -1; expected 0, 1, 2"),
+        ({"y_test": [0, -1]}, "y_test has the value -1; expected 0 to"),
         ({"x_test": X[:0], "y_test": np.zeros(0, int)}, r"x_test is empty, \(0, 4, 6, 3\)"),
         ({"x_train": X[:3, :0]}, r"x_train is empty, \(3, 0, 6, 3\)"),
         (
             {"x_test": X[3:, :, :5]},
             r"training images are \(C, H, W\) = \(3, 4, 6\), test images \(3, 4, 5\)",
         ),
-        ({"class_names": ["cat", "dog"]}, "2 class_names, but labels up to 2"),
-        ({"class_names": "cat"}, "1 class_names, but labels up to 2"),
+        ({"class_names": ["cat", "dog"]}, "y_train has the value 2; expected 0 to 1"),
+        ({"class_names": "cat"}, "y_train has the value 2; expected 0 to 0"),
         (
             {"x_test": None, "y_train": None},
             "has no y_train, x_test; expected x_train, .*, found x_train, y_test",
@@ -98,7 +98,7 @@ def test_names_of_classes(tmp_path: Path, names: Any) -> None:
 )
 def test_arrays_that_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     path = write(tmp_path, **changes)
-    with pytest.raises(ValueError, match=f"root={path}.*{message}"):
+    with pytest.raises(ValueError, match=f"{path}.*{message}"):
         load(path)
 
 
@@ -107,7 +107,7 @@ def test_nothing_is_unpickled(tmp_path: Path, name: str) -> None:
     touched = tmp_path / "touched"
     path = write(tmp_path, **{name: np.array([Trap(touched)], dtype=object)})
     with pytest.raises(
-        ValueError, match=f"root={path} cannot be read as an .npz file: .*allow_pickle"
+        ValueError, match=f"{path}: {name} is an array of type object; expected numbers or strings"
     ):
         load(path)
     assert not touched.exists()
@@ -120,7 +120,7 @@ def test_a_truncated_file(tmp_path: Path, share: float) -> None:
     path = write(tmp_path)
     raw = path.read_bytes()
     path.write_bytes(raw[: int(share * len(raw))])
-    with pytest.raises(ValueError, match=f"root={path} cannot be read as an .npz file"):
+    with pytest.raises(ValueError, match=f"{path} cannot be read as an .npz file"):
         load(path)
 
 
@@ -129,24 +129,24 @@ def test_a_changed_byte(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[raw.index(X[:3].tobytes()) + 9] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(ValueError, match=f"root={path} cannot be read as an .npz file: .*CRC"):
+    with pytest.raises(ValueError, match=f"{path} cannot be read as an .npz file: .*CRC"):
         load(path)
 
 
 def test_another_kind_of_file(tmp_path: Path) -> None:
     path = tmp_path / "own.npz"
     path.write_text("x_train: none")
-    with pytest.raises(ValueError, match=f"root={path} cannot be read"):
+    with pytest.raises(ValueError, match=f"{path} cannot be read"):
         load(path)
     with path.open("wb") as file:
         np.save(file, X)
-    with pytest.raises(ValueError, match=f"root={path} cannot be read"):
+    with pytest.raises(ValueError, match=f"{path} cannot be read"):
         load(path)
 
 
 @pytest.mark.parametrize("name", ["nowhere.npz", ""])
 def test_no_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(
-        FileNotFoundError, match=f"root={tmp_path / name} is not there; expected an .npz file"
+        FileNotFoundError, match=f"{tmp_path / name} is not there; expected an .npz file"
     ):
         load(tmp_path / name)

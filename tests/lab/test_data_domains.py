@@ -13,7 +13,7 @@ from PIL import Image
 from bgn_lab.data import aware, domains
 from bgn_lab.data.domains import Larger, pair
 from bgn_lab.data.sources import generator
-from bgn_lab.experiments.adaptation import AdaptationRecipe
+from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
 
 OFFICE = ("amazon", "dslr", "webcam")
 

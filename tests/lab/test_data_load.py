@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from bgn_lab.data import fashion_mnist, load
-from bgn_lab.data.folder import Files
-from bgn_lab.data.scan import scan
+from bgn_lab.data.folders.decode import Files
+from bgn_lab.data.folders.scan import scan
 from bgn_lab.data.sources import Data, InMemory
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from tests.lab.test_data_cifar10 import archives as archives  # a fixture
 from tests.lab.test_data_folder import CLASSES, fill, joined, noise
 

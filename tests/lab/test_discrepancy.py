@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bgn_lab import discrepancy
-from bgn_lab.discrepancy import cdd, mean_distance, mmd
+from bgn_lab.experiments.adaptation import discrepancy
+from bgn_lab.experiments.adaptation.discrepancy import cdd, mean_distance, mmd
 
 
 def points(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:

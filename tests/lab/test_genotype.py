@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bgn_lab.genotype import (
+from bgn_lab.experiments.nas.genotype import (
     EDGES,
     INPUTS,
     NAMED,

@@ -9,16 +9,17 @@ import torch
 
 from bgn.surgery.kinds import normalizers
 from bgn_lab import experiments
-from bgn_lab.agents import zipf
-from bgn_lab.experiments.manas import ManasRecipe
-from bgn_lab.experiments.search import GENOTYPE
-from bgn_lab.genotype import EDGES, OPERATIONS, find
+from bgn_lab.experiments.nas.agents import zipf
+from bgn_lab.experiments.nas.genotype import EDGES, OPERATIONS, find
+from bgn_lab.experiments.nas.recipe import ManasRecipe
+from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.training import loop
 from bgn_lab.training.run import run
 from tests.lab.interrupting import same_bits
 from tests.lab.small_images import small
 
 TINY = ManasRecipe(
+    onednn=True,
     norm="bgn",
     groups=4,
     width=4,
@@ -49,10 +50,10 @@ def begun(recipe: ManasRecipe = TINY) -> tuple[Any, Any, Any]:
 def test_agents_hear_of_a_path_after_its_step() -> None:
     task, model, _ = begun()
     batch = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
-    task.example(model, batch)
+    task.before_step(model, batch)
     first = model.path.clone()
     assert int(task.plan["rounds"]) == 0
-    task.example(model, batch)
+    task.before_step(model, batch)
     assert int(task.plan["rounds"]) == 1
     assert torch.equal(task.plan["choices"][0], first.flatten())
     assert float(task.plan["losses"][0]) > 0
@@ -62,7 +63,7 @@ def test_agents_hear_of_a_path_after_its_step() -> None:
 def test_only_the_weights_of_the_path_learn() -> None:
     task, model, optimizer = begun()
     batch = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
-    task.example(model, batch)
+    task.before_step(model, batch)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     task.loss(model, batch)[0].backward()
     optimizer.step()
@@ -82,11 +83,11 @@ def test_policies_begin_uniform_and_move() -> None:
     uniform = task.plan["policy"].clone()
     assert uniform.shape == (3 * 14, 8)
     batch = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
-    task.example(model, batch)
-    task.example(model, batch)
+    task.before_step(model, batch)
+    task.before_step(model, batch)
     assert torch.equal(task.plan["policy"], uniform), "not before a quarter of the window"
     for _ in range(3):
-        task.example(model, batch)
+        task.before_step(model, batch)
     assert not torch.equal(task.plan["policy"], uniform)
 
 
@@ -107,10 +108,10 @@ def test_an_edge_is_as_strong_as_it_lowers_the_loss() -> None:
 
 def test_a_loss_that_is_not_finite_teaches_nothing() -> None:
     task, model, _ = begun(replace(TINY, credit="weights"))
-    task.example(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
+    task.before_step(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
     with torch.no_grad():
         model.network.fc.weight.fill_(float("nan"))
-    task.example(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
+    task.before_step(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
     assert int(task.plan["rounds"]) == 0
     assert bool((task.plan["policy"] == 1 / 8).all())
 
@@ -127,7 +128,7 @@ def test_a_path_is_judged_with_statistics_of_its_own() -> None:
     """And not of those that came before it."""
     task, model, _ = begun(replace(TINY, limit=800))
     for _ in range(5):
-        task.example(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
+        task.before_step(model, (torch.randn(16, 1, 8, 8), torch.arange(16) % 10))
         model(torch.randn(16, 1, 8, 8))
     images = []
 
@@ -206,7 +207,6 @@ def test_names() -> None:
         ({"keep": "three"}, "keep='three'"),
         ({"window": 0}, "window=0"),
         ({"validation": 0.0}, "validation=0.0: the architecture learns from it"),
-        ({"compile": True}, "compile=True: every step takes another path"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from bgn.factory import NAMES
 from bgn.surgery.kinds import normalizers
 from bgn_lab import models, norms
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.models.mobilenet import MobileNetV2, mobilenet_v2
-from bgn_lab.recipe import Recipe
 from tests.tolerance import assert_close
 
 # the paper's table 2 block by block: expansion, channels, stride
@@ -178,9 +178,7 @@ def test_the_originals_weights_load() -> None:
 def test_by_name() -> None:
     assert isinstance(models.network("mobilenet-v2", nn.BatchNorm2d, 10), MobileNetV2)
     assert models.head("mobilenet-v2") == "classifier"
-    with pytest.raises(
-        ValueError, match="width=8, stride=None are not for mobilenet-v2; expected none"
-    ):
+    with pytest.raises(ValueError, match="width=8 is not for model='mobilenet-v2'; expected none"):
         models.network("mobilenet-v2", nn.BatchNorm2d, 10, width=8)
     with pytest.raises(ValueError, match="model='vgg'"):
         models.network("vgg", nn.BatchNorm2d, 10)

@@ -14,14 +14,15 @@ from torch.nn import functional as F
 from bgn.surgery.kinds import normalizers
 from bgn_lab import experiments
 from bgn_lab.cli import main
-from bgn_lab.experiments.cells import cut_out
-from bgn_lab.experiments.nas_train import NasTrainRecipe
-from bgn_lab.genotype import NAMED, Genotype, find
+from bgn_lab.experiments.nas.cells import cut_out
+from bgn_lab.experiments.nas.genotype import NAMED, Genotype, find
+from bgn_lab.experiments.nas.recipe import NasTrainRecipe
 from bgn_lab.training.run import WEIGHTS, run
 from tests.lab.interrupting import same_bits
 from tests.lab.small_images import few_test_images
 
 TINY = NasTrainRecipe(
+    onednn=True,
     norm="bgn",
     width=4,
     channels_last=False,
@@ -63,11 +64,21 @@ def test_the_paper_s_in_cannot_learn() -> None:
 
 
 def test_what_manas_found_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "nas-train", "--preset", "paper-manas"]) == 2
-    assert (
-        "preset='paper-manas' trains a list of cells, and genotype='DARTS_V2' is none"
-        in " ".join(capsys.readouterr().err.split())
-    )
+    for words in (["run", "nas-train"], ["compare", "--experiment", "nas-train"]):
+        assert main([*words, "--preset", "paper-manas"]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "preset='paper-manas' needs --genotype" in said
+        assert main([*words, "--preset", "paper-manas", "--genotype", "DARTS_V1"]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "trains a list of cells, and genotype='DARTS_V1' is none" in said
+
+
+@pytest.mark.parametrize(("norm", "groups"), [("bgn", 64), ("gn", 32)])
+def test_the_papers_groups_for_manas(norm: str, groups: int) -> None:
+    preset = experiments.get("nas-train").presets["paper-manas"].recipe
+    assert isinstance(preset, NasTrainRecipe)
+    recipe = replace(preset, norm=norm, genotype="random-0-of-20")
+    assert (recipe.usual_groups, recipe.batch_size) == (groups, 64)
 
 
 @pytest.mark.slow
@@ -206,9 +217,6 @@ def test_small_images_are_padded() -> None:
         ({"width": None}, "width=None cannot be halved"),
         ({"least_lr": 1.0}, "least_lr=1.0 is out of range; expected a number from 0 to lr=0.025"),
         ({"clip": 0.0}, "clip=0.0 is out of range"),
-        ({"stride": 2}, "stride=2: networks of cells have none"),
-        ({"schedule": "steps"}, "schedule='steps', warmup=0.0: networks of cells have a cosine"),
-        ({"warmup": 1.0}, "schedule='cosine', warmup=1.0: networks of cells have a cosine"),
         (
             {"genotype": "nowhere.json"},
             "genotype='nowhere.json' is neither a file nor one of DARTS_V1",

@@ -18,11 +18,11 @@ from bgn.factory import NAMES
 from bgn.groups import enough_groups
 from bgn.surgery.kinds import identify, normalizers
 from bgn_lab import experiments, norms
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.models import pretrained
 from bgn_lab.models.mobilenet import MobileNetV2, mobilenet_v2
 from bgn_lab.models.resnet import resnet
 from bgn_lab.norms import Norm
-from bgn_lab.recipe import Recipe
 from bgn_lab.training import record, run
 from tests.tolerance import assert_close
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.report.cells import Cell, became
-from bgn_lab.report.collect import collect, read
+from bgn_lab.report.collect import Run, collect, read
 from bgn_lab.report.comparison import Comparison, compare
-from tests.lab.report_runs import GRID, NAN, UNFINISHED, grid, make
+from tests.lab.report_runs import GRID, NAN, UNFINISHED, grid, make, result
 
 ORDER = ("BN", "IN", "LN", "GN", "PN", "GBGN", "BGN, paper's G", "BGN, G = 8")
 
@@ -88,8 +89,12 @@ def test_best_of_each_column(found: Comparison) -> None:
 
 def test_failed_runs_are_counted_not_averaged(found: Comparison) -> None:
     some, all_ = found.at("GBGN", 2), found.at("PN", 2)
-    assert (some.failed, some.text(), some.note()) == (1, "80.0", "1 of 2 did not converge")
-    assert (all_.failed, all_.text(), all_.note()) == (2, "did not converge", "")
+    assert (some.failed, some.text(), some.note()) == (
+        1,
+        "80.0",
+        "did not converge: 1 of 2 (11.0)",
+    )
+    assert (all_.failed, all_.text(), all_.note()) == (2, "10.2", "did not converge: 2 of 2")
     assert not some.best
     assert not all_.best
     assert all_.accuracy is None
@@ -97,8 +102,11 @@ def test_failed_runs_are_counted_not_averaged(found: Comparison) -> None:
 
 
 def test_nothing_is_best_where_all_failed(tmp_path: Path) -> None:
-    one = small(tmp_path, ("bn", (NAN, 70.0)), ("gn", (10.0, 9.0)))
+    one = small(tmp_path, ("bn", (NAN, 70.0)), ("gn", (10.0, 9.0)), ("ln", (NAN, NAN)))
     assert not any(cell.best for cell in one.cells.values())
+    assert one.at("BN", 2).note() == "did not converge: 1 of 2"  # which was not tested
+    assert (one.at("GN", 2).text(), one.at("GN", 2).difference) == ("9.5 ± 0.7", None)
+    assert (one.at("LN", 2).text(), one.at("LN", 2).note()) == ("did not converge", "")
 
 
 def test_unfinished_runs_are_not_run_yet(found: Comparison, tmp_path: Path) -> None:
@@ -255,3 +263,78 @@ def test_recipes_come_back_as_they_were(tmp_path: Path) -> None:
         folder = make(tmp_path, 70.0, norm=norm, groups=groups, milestones=(1, 2))
         assert read(folder).recipe == Recipe(norm=norm, groups=groups, milestones=(1, 2))
         assert json.loads((folder / "result.json").read_text()) == read(folder).result
+
+
+def adapted(accuracy: float, **settings: Any) -> Run:
+    recipe = AdaptationRecipe(**settings)
+    if recipe.weights is not None:  # no such file is here
+        recipe._set("weights_code", recipe.weights)
+    domains = {"source": "amazon", "target": "dslr"}
+    made = result(recipe, accuracy, 100, 1) | domains
+    return Run(Path(recipe.key()), recipe, {}, (), made)
+
+
+def test_runs_that_differ_in_trust_are_not_one_row() -> None:
+    """Its default depends on the task, so that one table may have several values, one task may not."""
+    usual = [adapted(70.0, norm="bn", task=task) for task in ("ad", "da", "dw")]
+    assert {run.recipe.identity()["trust"] for run in usual} == {0.05, 1.0}
+    (one,) = compare(usual)
+    assert one.at("BN", "mean").text() == "70.0"
+    all_the_same = [adapted(80.0, norm="bn", task=task, trust=1.0) for task in ("ad", "da", "dw")]
+    (same,) = compare(all_the_same)
+    assert same.at("BN", "mean").text() == "80.0"
+    first, second = compare([*usual, all_the_same[0]])  # da and dw are the same runs in both
+    assert [run.recipe.identity()["trust"] for run in first.runs] == [0.05, 1.0, 1.0]
+    assert [run.recipe.identity()["trust"] for run in second.runs] == [1.0, 1.0, 1.0]
+    assert (first.at("BN", "ad").text(), second.at("BN", "ad").text()) == ("70.0", "80.0")
+    assert first.title().endswith("trust as released, by task")
+    assert second.title().endswith("trust 1.0")
+
+
+def test_runs_that_differ_in_weights_are_not_one_row() -> None:
+    settings: dict[str, Any] = {"task": "da", "seed": 0}
+    runs = [
+        adapted(70.0, norm="bn", weights="/w/one.pth", **settings),
+        adapted(72.0, norm="gn", weights="/w/one.pth", **settings),
+        adapted(80.0, norm="bn", weights="/w/two.pth", **settings),
+        adapted(85.0, norm="gn", weights="/w/two.pth", **settings),
+    ]
+    (one,) = compare(runs)
+    assert one.labels == tuple(
+        f"{norm}, weights {name}.pth" for norm in ("BN", "GN") for name in ("one", "two")
+    )
+    assert one.at("GN, weights one.pth", "da").difference_text() == "+2.0"
+    assert one.at("GN, weights two.pth", "da").difference_text() == "+5.0"
+    assert len(one.runs) == 4
+    (least,) = compare([*runs[:3], adapted(85.0, norm="gn", weights="/other/one.pth", **settings)])
+    named = [label for label in least.labels if label.startswith("GN")]
+    assert len(named) == 2, "files of one name"
+    assert sum(bool(least.at(label, "da").difference) for label in named) == 1
+
+
+def test_weights_of_each_normalizer_are_one_table_and_named() -> None:
+    runs = [
+        adapted(70.0 + i, norm=norm, task=task, weights=f"/w/{norm}.pth")
+        for i, norm in enumerate(("bn", "gn"))
+        for task in ("da", "dw")
+    ]
+    (one,) = compare(runs)
+    assert one.labels == ("BN", "GN")
+    assert one.at("GN", "mean").difference_text() == "+1.0"
+    assert "Pretrained weights differ by normalizer: BN bn.pth, GN gn.pth." in one.caption()
+    first, second = compare([*runs, adapted(50.0, norm="bn", task="da")])
+    assert "pretrained True" in first.title()
+    assert "pretrained False" in second.title()
+
+
+def test_adaptation_with_another_batch_size_is_another_table() -> None:
+    first, second = compare([adapted(70.0, norm="bn", task="da", batch_size=n) for n in (30, 60)])
+    assert first.title().endswith("batch_size 30")
+    assert second.title().endswith("batch_size 60")
+
+
+def test_a_mean_over_tasks_that_did_not_all_converge_is_incomplete() -> None:
+    runs = [adapted(a, norm="bn", task=task) for task, a in {"da": 70.0, "dw": 5.0}.items()]
+    (one,) = compare(runs)
+    assert one.at("BN", "dw").text() == "5.0"
+    assert one.at("BN", "mean").text() == "incomplete"

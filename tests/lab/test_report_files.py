@@ -14,7 +14,7 @@ from rich.console import Console
 
 from bgn_lab import paper
 from bgn_lab.cli import main
-from bgn_lab.recipe import Recipe
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.report import figures, text
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.comparison import Comparison, compare
@@ -101,12 +101,12 @@ def test_markdown(folder: Path, found: Comparison) -> None:
     written = (folder / "out/table.md").read_text()
     tables = sections(written)
     header, *rows = tables["Measured: resnet8 on fashion-mnist, 3 epochs"]
-    assert header == ["normaliser", "batch 2", "to BN", "batch 8", "to BN", "batch 32", "to BN"]
+    assert header == ["normalizer", "batch 2", "to BN", "batch 8", "to BN", "batch 32", "to BN"]
     by_label = {row[0]: row[1:] for row in rows}
     assert tuple(by_label) == found.labels
     assert by_label["BN"] == ["67.0 ± 1.4", "", "80.5 ± 0.7", "", "**84.2 ± 0.3**", ""]
-    assert by_label["PN"][:2] == ["did not converge", ""]
-    assert by_label["GBGN"][:2] == ["80.0 (1 of 2 did not converge)", "+14.0"]
+    assert by_label["PN"][:2] == ["10.2 (did not converge: 2 of 2)", ""]
+    assert by_label["GBGN"][:2] == ["80.0 (did not converge: 1 of 2 (11.0))", "+14.0"]
     assert by_label["BGN, G = 8"][:2] == ["**78.5 ± 0.7**", "+11.5 ± 0.7"]
     assert found.caption() in written
     assert len(tables[text.BECAME]) == 9
@@ -135,11 +135,13 @@ def test_tables_of_the_paper_keep_their_numbers(source: paper.Table) -> None:
 
 
 def test_results_agree(folder: Path, found: Comparison) -> None:
-    (written,) = json.loads((folder / "out/results.json").read_text())
+    (written,) = json.loads((folder / "out/results.json").read_text())["comparisons"]
     assert written["title"] == found.title()
     assert len(written["cells"]) == 24
     for cell in written["cells"]:
-        own = found.at(cell["normaliser"], cell["place"])
+        own = found.at(cell["normalizer"], cell["place"])
+        failed = own.failed_accuracy
+        assert cell["accuracy_of_not_converged"] == (None if failed is None else vars(failed))
         assert cell["accuracy"] == (None if own.accuracy is None else vars(own.accuracy))
         assert cell["difference_to_bn"] == (
             None if own.difference is None else vars(own.difference)
@@ -171,7 +173,7 @@ def test_results_name_files_but_not_where_they_lay(tmp_path: Path) -> None:
         {**result, "images": {"train": 9, "validation": 1, "test": 9}},
     )
     write([run], tmp_path / "out")
-    (written,) = json.loads((tmp_path / "out" / "results.json").read_text())
+    (written,) = json.loads((tmp_path / "out" / "results.json").read_text())["comparisons"]
     (own,) = written["cells"][0]["runs"]
     assert own["recipe"]["root"] == "mine.npz"
     assert own["about"]["command"] == ["bgn", "compare", "--data", "mine.npz", "--out", "runs"]
@@ -213,6 +215,35 @@ def test_terminal_with_the_batch_sizes_of_the_paper(tmp_path: Path) -> None:
     assert (shown.count("70.0"), shown.count("71.5"), shown.count("+1.5")) == (7, 5, 5)
 
 
+def test_the_grid_of_the_paper_fits_a_terminal(tmp_path: Path) -> None:
+    """Ten G at seven batch sizes with two seeds, whole at 80 columns; differences in a second table."""
+    for size in paper.BATCH_SIZES:
+        for seed in (0, 1):
+            make(tmp_path, 70.0 + seed, norm="bn", batch_size=size, seed=seed)
+            for groups in (2**i for i in range(10)):
+                low = size == 2 and groups == 1
+                accuracy = 9.0 + seed if low else 80.0 + 2 * seed
+                make(tmp_path, accuracy, norm="bgn", groups=groups, batch_size=size, seed=seed)
+    (one,) = compare(collect([tmp_path]))
+    console = Console(record=True, width=80, file=StringIO())
+    console.print(text.terminal(one, one.title()))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in "".join(lines)
+    headers = [
+        line.split() for line in lines if line.split()[-7:] == [*"248", "16", "32", "64", "128"]
+    ]
+    assert headers == [["batch", "size", *headers[0][-7:]], ["to", "BN", *headers[0][-7:]]]
+    rows = [line for line in lines if line.startswith("BGN, G = ")]
+    order = [int(line.split()[3]) for line in rows]
+    assert order == [2**i for i in reversed(range(10))] * 2
+    assert rows[0].split()[4:] == ["81.0±1.4"] * 7
+    assert rows[9].split()[4:] == ["9.5±0.7", *["81.0±1.4"] * 6]
+    assert rows[10].split()[4:] == ["+10.5±0.7"] * 7 or rows[10].split()[4:] == ["+10.5"] * 7
+    assert any(line.split() == ["✗2/2"] for line in lines)
+    assert text.measured(one).count("to BN") == 1  # Markdown, too, has two tables
+
+
 def test_what_is_not_run_yet_is_a_dot(tmp_path: Path) -> None:
     make(tmp_path, UNFINISHED, norm="bn")
     console = Console(record=True, width=80, file=StringIO())
@@ -243,9 +274,10 @@ def test_accuracy_has_a_line_for_each_normaliser(columns: int, found: Comparison
     assert len(ours.containers) == len(found.labels)  # with error bars
     points = {bars.get_label(): len(bars.lines[0].get_xdata()) for bars in ours.containers}
     assert points == {label: 2 if label == "PN" else 3 for label in found.labels}
-    assert (
-        sum(line.get_marker() == "x" and len(line.get_xdata()) == 1 for line in ours.lines) == 2
-    )  # PN and GBGN at 2
+    # what did not converge, on the axis with its accuracy: PN and GBGN at 2
+    crosses = [line for line in ours.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert len(crosses) == 2
+    assert [note.get_text() for note in ours.texts] == ["10.2", "11.0"]
     assert drawn(theirs) == list(paper.NORMALISERS.values())
     assert all(len(line.get_xdata()) == 7 for line in theirs.lines)
     keys = [
@@ -258,21 +290,21 @@ def test_accuracy_has_a_line_for_each_normaliser(columns: int, found: Comparison
 
 @pytest.mark.parametrize("columns", [1, 3])
 def test_curves_have_a_panel_for_each_batch_size(columns: int, found: Comparison) -> None:
-    figure = figures.curves(found, columns)
-    assert [axes.get_title() for axes in figure.axes] == ["batch 2", "batch 8", "batch 32"]
-    assert [drawn(axes) for axes in figure.axes] == [list(found.labels)] * 3
-    assert figure.axes[0].get_ylabel() == "validation accuracy, %"
-    lines = {line.get_label(): line for line in figure.axes[0].lines}
-    assert list(lines["BN"].get_ydata()) == pytest.approx([67 / 3, 134 / 3, 67])  # of both seeds
-    assert list(lines["GBGN"].get_ydata()) == pytest.approx(
-        [80 / 3, 160 / 3, 80]
-    )  # of the one that converged
-    assert list(lines["PN"].get_ydata()) == pytest.approx(
-        [3.4, 6.8, 10.2]
-    )  # none did, and one has no finite loss
-    assert (
-        len({line.get_linestyle() for label, line in lines.items() if label.startswith("BGN")}) == 2
-    )
+    axes = figures.curves(found, columns).axes
+    # training accuracy above or before validation accuracy
+    order = [2, 2, 8, 8, 32, 32] if columns == 1 else [2, 8, 32, 2, 8, 32]
+    assert [panel.get_title() for panel in axes] == [f"batch {size}" for size in order]
+    assert [drawn(panel) for panel in axes] == [list(found.labels)] * 6
+    names = dict.fromkeys(panel.get_ylabel() for panel in axes if panel.get_ylabel())
+    assert list(names) == ["training accuracy, %", "validation accuracy, %"]
+    for panel in (axes[0], axes[1 if columns == 1 else 3]):
+        lines = {line.get_label(): line for line in panel.lines}
+        # the mean of both seeds, of the one that converged, and of those that did not
+        assert list(lines["BN"].get_ydata()) == pytest.approx([67 / 3, 134 / 3, 67])
+        assert list(lines["GBGN"].get_ydata()) == pytest.approx([80 / 3, 160 / 3, 80])
+    assert list(lines["PN"].get_ydata()) == pytest.approx([3.4, 6.8, 10.2])
+    bgn = [line for label, line in lines.items() if str(label).startswith("BGN")]
+    assert len({line.get_linestyle() for line in bgn}) == 2
 
 
 def test_curves_without_validation_images(tmp_path: Path) -> None:
@@ -286,7 +318,7 @@ def test_curves_of_many_batch_sizes_go_below_each_other(tmp_path: Path) -> None:
     for size in paper.BATCH_SIZES:
         make(tmp_path, 70.0, norm="bn", batch_size=size)
     figure = figures.curves(*compare(collect([tmp_path])))
-    assert sum(axes.get_visible() for axes in figure.axes) == 7
+    assert sum(axes.get_visible() for axes in figure.axes) == 14
     assert figure.get_figwidth() < 11
 
 
@@ -295,8 +327,8 @@ def test_page_is_well_formed_and_complete(folder: Path, found: Comparison) -> No
     measured = {row[0]: row[1:] for row in seen.tables[0]}
     assert tuple(measured) == ("", *found.labels)
     assert measured["BN"] == ["67.0 ± 1.4", "80.5 ± 0.7", "84.2 ± 0.3"]
-    assert measured["GBGN"][0] == "80.0 / +14.0 / 1 of 2 did not converge"
-    assert measured["PN"][0] == "did not converge"
+    assert measured["GBGN"][0] == "80.0 / +14.0 / did not converge: 1 of 2 (11.0)"
+    assert measured["PN"][0] == "10.2 / did not converge: 2 of 2"
     assert [["BGN", *(f"{value:.3f}" for value in paper.IMAGENET.rows["bgn"])]] == [
         r for r in seen.tables[-2] if r[0] == "BGN"
     ]
@@ -338,7 +370,7 @@ def test_text_is_escaped(tmp_path: Path) -> None:
     assert ["command", "bgn '<td><i>'"] in seen.tables[-3]
     markdown = (tmp_path / "out/table.md").read_text()
     assert "<td>" not in markdown
-    assert len(sections(markdown)) == 4
+    assert len(sections(markdown)) == 5
 
 
 def test_several_comparisons(tmp_path: Path) -> None:
@@ -351,7 +383,7 @@ def test_several_comparisons(tmp_path: Path) -> None:
     words = Page((tmp_path / "out/report.html").read_text()).words
     assert "3 epochs, lr 0.1" in words
     assert "3 epochs, lr 0.05" in words
-    assert len(json.loads((tmp_path / "out/results.json").read_text())) == 2
+    assert len(json.loads((tmp_path / "out/results.json").read_text())["comparisons"]) == 2
 
 
 def test_command_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,8 @@ from torch import nn
 from bgn.factory import NAMES
 from bgn.surgery.kinds import normalizers
 from bgn_lab import norms
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.models.resnet import MODELS, resnet
-from bgn_lab.recipe import Recipe
 
 
 def _size(model: nn.Module) -> int:

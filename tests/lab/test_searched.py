@@ -13,9 +13,9 @@ from studies.searched_report import rows, write
 
 from bgn_lab import experiments
 from bgn_lab.cli import main
-from bgn_lab.experiments.nas_train import NasTrainRecipe
-from bgn_lab.experiments.search import GENOTYPE
-from bgn_lab.genotype import NAMED, drawn, find
+from bgn_lab.experiments.nas.genotype import NAMED, drawn, find
+from bgn_lab.experiments.nas.recipe import NasTrainRecipe
+from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.report.collect import Run
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED
 

@@ -1,16 +1,18 @@
 """``bgn tune``: rounds of short runs on validation images, resumable, and the line to paste."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
 
 import bgn
-from bgn_lab import cli
+from bgn_lab import cli, data
 from bgn_lab.commands import tune
-from bgn_lab.commands.tune import CANDIDATES, Standing, Tune, line, survivors, verdict
-from bgn_lab.recipe import Recipe
+from bgn_lab.commands.tune import CANDIDATES, Standing, Tune, distinct, line, survivors, verdict
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 
 
 def standings(*accuracies: float | None, bn: int = 0) -> list[Standing]:
@@ -37,18 +39,43 @@ def test_every_candidate_is_a_recipe() -> None:
 @pytest.mark.parametrize(
     ("found", "images", "message"),
     [
-        (standings(0.8, 0.7, bn=0), 1000, "BN is the best here"),
+        (standings(0.8, 0.7, bn=0), 1000, "Keep BN: it is the best here"),
         (
             standings(0.8, 0.7, bn=1),
             1000,
-            r"GN is \+10.0 points from BN, more than the 3.6 that chance would explain",
+            r"Use GN: GN is \+10.0 points from BN, more than the 3.6 that chance would explain",
         ),
-        (standings(0.8, 0.79, bn=1), 1000, r"GN is \+1.0 points from BN, within the 3.6"),
-        (standings(0.8, None, bn=1), 1000, "GN is the best; BN did not converge"),
+        (
+            standings(0.8, 0.79, bn=1),
+            1000,
+            r"Keep BN: GN is \+1.0 points from BN, within the 3.6",
+        ),
+        (standings(0.8, None, bn=1), 1000, "Use GN: it is the best, and BN did not converge"),
     ],
 )
-def test_what_is_said_of_the_winner(found: list[Standing], images: int, message: str) -> None:
-    assert re.match(message, verdict(found, images))
+def test_verdict(found: list[Standing], images: int, message: str) -> None:
+    chosen, why = verdict(found, images)
+    assert re.match(message, why)
+    assert (chosen.recipe.norm == "bn") == why.startswith("Keep BN")
+
+
+def test_candidates_that_are_the_same_network_are_tried_once() -> None:
+    """With 8 images and few values wanted per statistic, every channel is a group: that is BN."""
+    base = Recipe(width=8, stride=2, batch_size=8, limit=400)
+    images = data.load(base)
+    rows: list[dict[str, Any]] = [
+        {"norm": "bn"}, {"norm": "bgn", "instances": 2}, {"norm": "bgn", "groups": 1},
+        {"norm": "gn", "groups": 1}, {"norm": "ln"}, {"norm": "bgn", "instances": 500},
+    ]  # fmt: skip
+    recipes = [replace(base, **row, lr=lr) for row in rows for lr in (0.1, 0.2)]
+    kept, merged = distinct(recipes, images)
+    names = [(r.norm, r.groups, r.instances) for r in kept if r.lr == 0.1]
+    assert names == [("bn", None, None), ("bgn", 1, None), ("gn", 1, None), ("bgn", None, 500)]
+    assert len(kept) == 8
+    assert merged == [
+        "BGN, 2+ values is the same as BN in every layer here: tried once",
+        "LN is the same as GN, G = 1 in every layer here: tried once",
+    ]
 
 
 @pytest.mark.parametrize("row", [row for row in CANDIDATES if row["norm"] != "bn"], ids=str)
@@ -65,7 +92,7 @@ def test_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Really trained: of hopeless and of good learning rates the good one is found, and a second call has it at once."""
-    monkeypatch.setattr(tune, "CANDIDATES", ({"norm": "bn"}, {"norm": "bgn", "instances": 64}))
+    monkeypatch.setattr(tune, "CANDIDATES", ({"norm": "bn"}, {"norm": "bgn", "groups": 4}))
     monkeypatch.setattr(tune, "FACTORS", (1e-4, 1.0))
     words = [
         "tune",

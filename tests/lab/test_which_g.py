@@ -13,8 +13,8 @@ from torch import nn
 import bgn
 from bgn.surgery.kinds import identify, normalizers
 from bgn_lab import experiments, norms
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.models.resnet import resnet
-from bgn_lab.recipe import Recipe
 from bgn_lab.report.collect import collect
 from tests.lab.report_runs import make
 

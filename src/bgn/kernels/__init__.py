@@ -33,7 +33,7 @@ from bgn.kernels import aten, cpu, definition, graph
 from bgn.kernels.eligible import DEVICES, refuse_freed
 from bgn.kernels.plans import Plan, plan, positions, sizes
 from bgn.moments import Moments
-from bgn.running import Running
+from bgn.running import Running, update
 
 __all__ = [
     "BACKENDS",
@@ -49,6 +49,7 @@ __all__ = [
     "positions",
     "products",
     "sizes",
+    "track",
     "use",
     "write",
     "write_gradient",
@@ -233,6 +234,15 @@ def moments(x: Tensor, plan: Plan) -> Moments:
     """Count, mean and M2 of every statistic, (B, G) each."""
     kernel = None if _is_recorded(x) else _kernel(x, plan, None, None)
     return definition.moments(x, plan.part) if kernel is None else kernel.moments(x, plan)
+
+
+def track(x: Tensor, plan: Plan, running: Running) -> None:
+    """Move running statistics towards those of x, and write nothing else."""
+    if is_eligible(x, plan, None, None) and cpu.track(x, plan, running):
+        return
+    checks.statistics(x, plan.part, running.mean, running.var, moving=True)
+    refuse_freed(running_mean=running.mean, running_var=running.var)
+    update(running, moments(x, plan))
 
 
 def write(

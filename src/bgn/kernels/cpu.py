@@ -428,6 +428,20 @@ def moments(x: Tensor, plan: Plan) -> Moments:
     return core.moments(stats)
 
 
+def track(x: Tensor, plan: Plan, running: Running) -> bool:
+    """Move running statistics towards those of x; False, and nothing moves, if C may not."""
+    core = core_of(plan)
+    if not _are_writable(running, core):
+        return False
+    x = x.contiguous(memory_format=plan.layout)
+    mean, var, counter = running.mean, running.var, running.counter
+    to = mean.data_ptr(), var.data_ptr(), mean.numel(), running.weight_of_next(), _pointer(counter)
+    stats, nothing = core.Statistics(), (None, None, None, False, 1.0)  # y, weight, bias, low, eps
+    _check(library.forward(core.pointer, x.data_ptr(), *nothing, stats, *to, core.threads()))
+    increment_version((mean, var) if counter is None else (mean, var, counter))
+    return True
+
+
 def write(
     x: Tensor,
     plan: Plan,

@@ -100,6 +100,12 @@ def convert(
         )
     refuse_data_parallel(model, "buffers")
     row = NORMALIZERS[norm]
+    if options.get("batch_blocks", 1) != 1 and not row.has_blocks:
+        takers = ", ".join(name for name, other in NORMALIZERS.items() if other.has_blocks)
+        raise ValueError(
+            f"batch_blocks={options['batch_blocks']} has no meaning for norm={norm!r}; expected 1,"
+            f" or one of {takers} (num_groups=lambda layer: layer.num_features is BN in blocks)"
+        )
     groups_of = _groups_of(model, row, num_groups, batch_size, sample)
     found = normalizers(model) if only else some_normalizers(model, "convert")
     if only is not None:
@@ -288,6 +294,15 @@ def _warn(jobs: list[Job], optimizer: torch.optim.Optimizer | None) -> None:
     say(
         [job.name for job in jobs if isinstance(job.old, nn.SyncBatchNorm)],
         "statistics are no longer synchronized between processes",
+    )
+    say(
+        [
+            job.name
+            for job in jobs
+            if job.kind.batch_blocks > 1 and not job.target.row.has_blocks
+            if job.target.batch_wide
+        ],
+        "statistics are no longer those of blocks of the batch",
     )
     say(
         [job.name for job in jobs if job.adds_bias],

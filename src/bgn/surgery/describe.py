@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from bgn.groups import ENOUGH, auto_groups
+from bgn.partition import block_sizes
 from bgn.surgery.kinds import Kind, identify, is_undecided, normalizers, own_groups
 from bgn.surgery.sample import visit
 
@@ -108,7 +109,8 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
         kind = identify(layer)
         assert kind is not None
         if is_undecided(layer):  # what it will be after such a batch
-            kind = replace(kind, num_groups=auto_groups(shape[0], N, math.prod(shape[1:])))
+            n = block_sizes(N, kind.batch_blocks)[0]
+            kind = replace(kind, num_groups=auto_groups(shape[0], n, math.prod(shape[1:])))
         else:
             kind = replace(kind, num_groups=own_groups(layer, kind))
         rows.append(_row(names[layer], kind, shape, N))
@@ -119,21 +121,20 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
 
 def _row(name: str, kind: Kind, shape: tuple[int, ...], N: int) -> Row:
     C, P = shape[0], math.prod(shape[1:])
-    part = kind.partition(N, P)
+    blocks = block_sizes(N, kind.batch_blocks)
+    part = replace(kind, batch_blocks=1).partition(blocks[-1], P)  # of the smallest block
     if part is None:  # PN: a statistic per position, over the channels
         G, S, instances, width = P, C, C, float(C)
     else:
         G = part.G
         S, instances, width = part.units // G * part.unit_size, part.smallest_count, C / G
-    acts_as = _acts_as(kind, N, G, S, C)
+    acts_as = _acts_as(kind, len(blocks), G, S, C)
     return Row(name, kind.name, shape, C * P, G, S, instances, width, acts_as, instances < FEW)
 
 
-def _acts_as(kind: Kind, N: int, G: int, S: int, C: int) -> str:
-    if N % kind.batch_blocks:
-        return f"error: {kind.batch_blocks} blocks of {N}"
+def _acts_as(kind: Kind, B: int, G: int, S: int, C: int) -> str:
     if kind.batch_wide:
-        blocks = f" in {kind.batch_blocks} blocks" if kind.batch_blocks > 1 else ""
+        blocks = f" in {B} blocks" if B > 1 else ""
         return ("BN" if G == C else "BGN" if kind.name != "gbgn" or not blocks else "GBGN") + blocks
     if S == 1:
         return "bias alone"

@@ -45,7 +45,7 @@ def plan(name: str, layer: Any, kind: Kind, target: Kind, options: dict[str, Any
     if target.batch_wide and kind.batch_wide:
         keep["momentum"] = getattr(layer, "momentum", 0.1)
         keep["track_running_stats"] = running_mean is not None
-    if kind.name == target.name and kind.batch_blocks > 1:
+    if kind.batch_blocks > 1 and target.row.has_blocks:
         keep["batch_blocks"] = kind.batch_blocks
     options = {**keep, **options}
     carried = None

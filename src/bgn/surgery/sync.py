@@ -61,7 +61,7 @@ def _refusal(layer: Any) -> str | None:
             " bgn.convert(model, num_groups='auto', batch_size=..., sample=...) with the batch"
             " size of all processes"
         )
-    if isinstance(layer, GeneralBatchGroupNorm2d) and layer.batch_blocks != 1:
+    if getattr(layer, "batch_blocks", 1) != 1:
         return (
             f"batch_blocks={layer.batch_blocks} is refused: blocks across processes are not"
             " supported; expected 1"

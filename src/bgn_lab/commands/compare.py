@@ -1,358 +1,219 @@
-"""``bgn compare``: every normaliser at every batch size, side by side."""
+"""``bgn compare``: every normalizer at every batch size, side by side."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from itertools import groupby, product
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn
+import tyro
+from rich.console import Console
 from rich.text import Text
 
-from bgn import checks
-from bgn.factory import NAMES
-from bgn_lab import experiments, files, norms, paper, studies
-from bgn_lab.commands.run import PRESETS
-from bgn_lab.data.domains import PLAIN, TEXTURED
-from bgn_lab.experiments.adaptation import AdaptationRecipe
-from bgn_lab.recipe import Damaged, Recipe
+from bgn_lab import experiments
+from bgn_lab.commands import options
+from bgn_lab.commands.progress import RunsProgress, run_name
+from bgn_lab.data.sources import Data
+from bgn_lab.engines import local
+from bgn_lab.experiments.experiment import Experiment
+from bgn_lab.experiments.grid import Grid
+from bgn_lab.recipe import Recipe, ScheduleOptions
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run, read
-from bgn_lab.report.comparison import compare, named
-from bgn_lab.report.write import write
+from bgn_lab.report.write import check_out, write
+from bgn_lab.system import files, signals
+from bgn_lab.system.signals import STOPPED, Interrupted
+from bgn_lab.training import record
+from bgn_lab.training.record import RESULT
+from bgn_lab.training.run import is_finished
 
 RUNS = "runs"
+EXPERIMENT, PRESET = "classification", "laptop"
+# fields of a recipe that differ from run to run; options with other names set them here
+COMPARED = ("norm", "groups", "instances", "batch_size", "seed", "task", "adapt")
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Train a network with each normaliser at each batch size and compare the accuracies.
+    """Train a network with each normalizer at each batch size and compare the accuracies.
 
-    Runs go side by side, one per core. Ctrl-C keeps what is done; the same command goes on from there. Learning rates follow the
-    paper's rules; nothing is tuned on test images. `bgn run EXPERIMENT --help` explains what an experiment does.
+    All options of `bgn run EXPERIMENT` hold for every run. Runs go side by side, one per core.
+    Ctrl-C keeps what is done; run the same command to resume. Nothing is tuned on test images.
     """
 
-    experiment: str = "classification"
-    """classification, adversarial, fewshot, adaptation or nas-train"""
-    preset: str = "laptop"
-    """where options are not given: laptop (minutes for each run), or another of `bgn run EXPERIMENT`, such as paper"""
-    data: str | None = None
-    """fashion-mnist (the preset's, as a rule; a part ships with the package), cifar10, imagenet; or the path of a folder of class
-    folders or of an .npz"""
-    root: Path | None = None
-    """where the data is; for fashion-mnist not needed, for cifar10 the cache of `bgn data get` unless given"""
-    model: str | None = None
-    """resnet8 14 20 32 44 56 110 (small images) or resnet10 18 34 50 101 (as torchvision's); wrn-DEPTH-WIDTH (adversarial)"""
-    width: int | None = None
-    """channels of the first stage; by default 16 for small images, 64 for large ones"""
-    stride: int | None = None
-    """of the first convolution; by default 1 for small images, 2 for large ones and for the data that ships with the package"""
-    weights: str | None = None
-    """of adaptation: pretrained weights, a file or the folder of a run; {norm} in it stands for the name of the normaliser"""
+    experiment: Experiment
+    preset: str
+    grid: Grid
+    values: dict[str, Any]
+    """Fields of the recipes that all runs share."""
     tasks: tuple[str, ...] = ()
-    """of adaptation: pairs of domains, one column each; by default the paper's six, of fashion-mnist plain-textured"""
-    norms: tuple[str, ...] = NAMES
-    """bn in ln gn pn gbgn bgn"""
-    batch_sizes: tuple[int, ...] = ()
-    """images that are normalised together; by default 2 8 32 for classification, else the experiment's own"""
-    groups: tuple[str, ...] = ()
-    """G of BGN, one row each: numbers, or paper for the paper's G; by default paper, and 8 too for classification"""
-    instances: tuple[int, ...] = ()
-    """further rows of BGN: in each layer as many groups of whole channels as leave so many values per statistic"""
-    epochs: int | None = None
-    """passes over the training images; by default 2 for classification, else the preset's"""
-    seeds: int = 2
-    """runs of each kind, with seeds 0, 1, ..."""
-    lr: float | None = None
-    """learning rate; for classification that at 32 images, scaled in proportion to the batch size"""
-    limit: int | None = None
-    """use at most so many training images; by default all, but 3600 of the data that ships with the package"""
-    image_size: int | None = None
-    """pixels to which images of folders are cut; by default 224"""
     jobs: int | None = None
-    """runs side by side; by default one per core on the CPU, one on other devices"""
-    decoders: int = 2
-    """processes that decode images of folders, for each job"""
-    damaged: Damaged = "refuse"
-    """what to do with image files that cannot be read: refuse to go on, or skip them"""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, mps; auto is cuda where there is one, else cpu"""
-    amp: bool = False
-    """mixed precision"""
-    compile: bool = False
-    """torch.compile the networks"""
-    channels_last: bool | None = None
-    """channels_last memory format; by default for adversarial, fewshot and nas-train, where it takes less time on the CPU"""
     out: Path = Path("runs/compare")
-    """folder for results.json, table.md, pictures, report.html and the runs"""
 
     def recipes(self) -> list[Recipe]:
-        """All runs, those of the first seed first, so that an early table is a whole one."""
-        for norm in self.norms:
-            checks.one_of("norms", norm, NAMES)
-        if not self.norms:
-            raise ValueError("norms is empty; expected at least one")
-        checks.positive_int("seeds", self.seeds)
-        base = self._base()
-        plain = self.experiment == "classification"
-        rows_of_bgn = [(groups, None) for groups in self._groups()] + [
-            (None, least) for least in dict.fromkeys(self.instances)
-        ]
-        sizes = dict.fromkeys(self.batch_sizes or ((2, 8, 32) if plain else (base.batch_size,)))
-        return [
-            replace(
-                base,
-                norm=norm,
-                groups=groups,
-                instances=instances,
-                batch_size=size,
-                seed=seed,
-                **self._place(place, norm),
-            )
-            for seed, size, place in product(range(self.seeds), sizes, self._places(base))
-            for norm in dict.fromkeys(self.norms)
-            for groups, instances in (rows_of_bgn if norm == "bgn" else ((None, None),))
-        ]
-
-    def _places(self, base: Recipe) -> list[dict[str, Any]]:
-        """Tasks of adaptation, each with and without."""
-        if not isinstance(base, AdaptationRecipe):
-            if self.tasks or self.weights:
-                raise ValueError(
-                    f"tasks and weights have no meaning for experiment={self.experiment!r}; expected none"
-                )
-            return [{}]
-        usual = (
-            (f"{PLAIN}-{TEXTURED}",)
-            if base.data == "fashion-mnist"
-            else tuple(paper.ADAPTATION_GROUPS)
-        )
-        return [
-            {"task": task, "adapt": adapt}
-            for task in self.tasks or usual
-            for adapt in (False, True)
-        ]
-
-    def _place(self, place: dict[str, Any], norm: str) -> dict[str, Any]:
-        return (
-            place
-            if self.weights is None
-            else {**place, "weights": self.weights.replace("{norm}", norm)}
-        )
-
-    def _base(self) -> Recipe:
-        """What the runs have in common: the preset's, and what is given."""
-        checks.one_of(
-            "experiment",
-            self.experiment,
-            [name for name in experiments.EXPERIMENTS if not name.endswith("-search")],
-        )
-        presets = (
-            {"laptop": Recipe(epochs=2)}
-            if self.experiment == "classification"
-            else PRESETS[self.experiment]
-        )
-        checks.one_of("preset", self.preset, tuple(presets))
-        preset = presets[self.preset]
-        given: dict[str, Any] = {
-            "data": self.data, "root": self.root, "model": self.model, "width": self.width, "stride": self.stride,
-            "epochs": self.epochs, "lr": self.lr, "limit": self.limit, "image_size": self.image_size, "device": self.device,
-            "channels_last": self.channels_last,
-        }  # fmt: skip
-        shipped = self.data in (None, "fashion-mnist") and self.root is None
-        if shipped and self.experiment == "classification":  # then it shall take minutes
-            given |= {"stride": self.stride or 2, "limit": self.limit or 3600}
-        milestones = preset.milestones
-        if (
-            self.epochs is not None and self.experiment != "classification"
-        ):  # where the preset has them, in proportion
-            milestones = tuple(round(m * self.epochs / preset.epochs) for m in milestones)
-        return replace(
-            preset, milestones=milestones, decoders=self.decoders, amp=self.amp, compile=self.compile,
-            damaged=self.damaged, **{k: v for k, v in given.items() if v is not None},
-        )  # fmt: skip
-
-    def _groups(self) -> Iterator[int | None]:
-        for word in dict.fromkeys(
-            self.groups or (("paper", "8") if self.experiment == "classification" else ("paper",))
-        ):
-            if word == "paper":
-                yield None
-            elif word.isdecimal() and int(word) > 0:
-                yield int(word)
-            else:
-                raise ValueError(f"groups={word!r} is neither a positive number nor 'paper'")
+        """All runs, those of the first seed first."""
+        columns = self.experiment.columns(self.values["data"], self.tasks)
+        found = list(self.grid.recipes(self.experiment.recipe, self.values, columns))
+        for recipe in found:
+            self.experiment.check(self.preset, recipe)
+        return found
 
     def __call__(self, console: Console) -> int:
-        """Run, report."""
-        recipes = {recipe.key(): recipe for recipe in self.recipes()}
-        self._check([recipe for recipe in recipes.values() if recipe.seed == 0])
-        jobs = studies.jobs_for(self.jobs, next(iter(recipes.values())).device)
-        folder = self.out / RUNS
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OSError(f"out={self.out} cannot be made a folder: {error.strerror}") from None
-        handle = files.lock(self.out)
-        try:
-            return self._run(console, recipes, folder, jobs)
-        finally:
-            files.unlock(handle)
+        """Run what is missing and write the report; the exit code."""
+        with signals.handle_signals():
+            wanted = self.recipes()
+            check_out(self.out)
+            data = self._check(wanted)
+            recipes = {r.key(data[_task(r)].fingerprint): r for r in wanted}
+            jobs = local.jobs_for(self.jobs, wanted[0].device)
+            folder = self.out / RUNS
+            files.make_folder(folder)
+            handle = files.lock(self.out)
+            try:
+                for key, recipe in recipes.items():
+                    record.check_data(folder / key, data[_task(recipe)])
+                return self._run(console, recipes, folder, jobs)
+            finally:
+                files.unlock(handle)
 
-    def _check(self, recipes: list[Recipe]) -> None:
-        """Refuse what would fail after minutes."""
-        for _, own in groupby(
-            recipes, key=lambda recipe: getattr(recipe, "task", None)
-        ):  # which have images of their own
-            first, *others = own
-            task = experiments.task(first)
-            task.check()
-            for recipe in others:
-                experiments.task(recipe, task.data).check()
+    def _check(self, recipes: list[Recipe]) -> dict[str | None, Data]:
+        """Refuse what would fail after minutes; the data, by the task that has it."""
+        found: dict[str | None, Data] = {}
+        for recipe in recipes:
+            if recipe.seed == 0:
+                task = experiments.task(recipe, found.get(_task(recipe)))
+                task.check()
+                found[_task(recipe)] = task.data
+        return found
 
     def _run(self, console: Console, recipes: dict[str, Recipe], folder: Path, jobs: int) -> int:
-        done = {
-            key: read(folder / key) for key in recipes if (folder / key / "result.json").exists()
-        }
+        done = {key: read(folder / key) for key in recipes if (folder / key / RESULT).exists()}
         if done:
-            said = f"{len(done)} of {len(recipes)} runs are there already, in {folder}"
-            console.print(said, highlight=False, markup=False, soft_wrap=True)
+            lines = [f"{len(done)} of {len(recipes)} runs are there already, in {folder}"]
+            abouts = [run.about for run in done.values()]
+            for line in lines + record.other_versions(abouts, len(recipes)):
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
         started = time.perf_counter()
         failures: list[str] = []
-        with _Show(console, recipes, done) as show:
+        stopped, code = "", 0
+        with RunsProgress(console, recipes, done) as progress:
 
-            def hear(outcome: studies.Outcome) -> None:
+            def on_outcome(outcome: local.Outcome) -> None:
                 if outcome.result is None:
-                    failures.append(f"{_name(outcome.recipe)}: {outcome.error}")
+                    failures.append(f"{run_name(outcome.recipe)}: {outcome.error}")
                 else:
                     done[outcome.key] = read(folder / outcome.key)
-                show.over(outcome)
+                progress.over(outcome)
 
-            stopped = ""
+            left = {key: r for key, r in recipes.items() if not is_finished(folder / key)}
             try:
-                studies.run(
-                    {k: r for k, r in recipes.items() if k not in done},
-                    folder,
-                    jobs,
-                    hear,
-                    show.refresh,
-                )
-            except KeyboardInterrupt:
-                stopped = "interrupted"
-            except studies.Broken:
-                stopped = "a process was killed, perhaps for lack of memory" + (
-                    ": fewer --jobs need less" if jobs > 1 else ""
-                )
-        return self._end(console, recipes, done, failures, stopped, time.perf_counter() - started)
-
-    def _end(
-        self,
-        console: Console,
-        recipes: dict[str, Recipe],
-        done: dict[str, Run],
-        failures: list[str],
-        stopped: str,
-        seconds: float,
-    ) -> int:
-        if done:
-            for found in write([done[key] for key in recipes if key in done], self.out):
-                console.print(text.terminal(found, found.title()))
-                console.print(Text(found.caption(), style="dim"))
-            spent = f"{seconds / 60:.1f} min this time"
-            said = f"\n{len(done)} of {len(recipes)} runs are done ({spent}); report: {self.out / 'report.html'}"
-            console.print(said, highlight=False, markup=False, soft_wrap=True)
+                local.run(left, folder, jobs, on_outcome, progress.refresh)
+            except Interrupted as stop:
+                stopped, code = str(stop), stop.code
+            except local.Broken as broken:
+                stopped, code = f"{broken}. {STOPPED}", 1
+        self._report(console, recipes, done, time.perf_counter() - started)
         for failure in failures:
             console.print(Text(f"failed: {failure}", style="red"), soft_wrap=True)
         if stopped:
-            console.print(
-                f"{stopped}; what is done is kept, the same command goes on from there",
-                soft_wrap=True,
-            )
-        return 130 if stopped == "interrupted" else 1 if stopped or failures else 0
+            console.print(stopped, highlight=False, soft_wrap=True)
+        return code or (1 if failures else 0)
+
+    def _report(
+        self, console: Console, recipes: dict[str, Recipe], done: dict[str, Run], seconds: float
+    ) -> None:
+        if not done:
+            return
+        for found in write([done[key] for key in recipes if key in done], self.out):
+            console.print(text.terminal(found, found.title()))
+            console.print(Text(found.caption(), style="dim"))
+        spent = f"{seconds / 60:.1f} min this time"
+        report = self.out / "report.html"
+        line = f"\n{len(done)} of {len(recipes)} runs are done ({spent}); report: {report}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _name(recipe: Recipe) -> str:
-    return f"{norms.label(recipe)}, {named(recipe.place)}, seed {recipe.seed}"
+def _task(recipe: Recipe) -> str | None:
+    """Task of adaptation; tasks have images of their own."""
+    task: str | None = getattr(recipe, "task", None)
+    return task
 
 
-class _Show:
-    """Live on a terminal: accuracies so far, runs done, time left. Elsewhere: one line per run."""
+def parse(words: list[str], description: str = "") -> Compare:
+    """The comparison that the words after ``bgn compare`` describe.
 
-    def __init__(self, console: Console, recipes: dict[str, Recipe], done: dict[str, Run]) -> None:
-        self.console, self.recipes, self.done = console, recipes, done
-        # of an epoch, roughly: short steps are mostly overhead
-        self.cost = {key: 1 + 4 / recipe.batch_size for key, recipe in recipes.items()}
-        self.total = sum(self.cost.values())
-        self.past = self.before = sum(self.cost[key] for key in done)
-        self.begin = time.perf_counter()
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=console,
+    Args:
+        words: options and their values.
+        description: examples, for its help.
+    """
+    experiment = experiments.get(options.value_of("experiment", words) or EXPERIMENT)
+    if not experiment.comparable:
+        raise ValueError(
+            f"experiment={experiment.name!r} is a search; expected one that can be compared, such"
+            " as nas-train for what searches find"
         )
-        self.task = self.bar.add_task("", total=self.total, left="")
-        self.stack = ExitStack()
-        self.live: Live | None = None
+    name = options.value_of("preset", words) or PRESET
+    grid = experiment.grid(name)
+    default = experiment.preset(grid.preset).recipe
+    own = _options(experiment, name, grid)
+    kind = make_dataclass(
+        "Options", [*own, *options.groups(default, without=COMPARED)], frozen=True
+    )
+    parsed: Any = tyro.cli(
+        kind,
+        prog="bgn compare",
+        args=words,
+        description=f"{Compare.__doc__}\n\n{description}",
+        config=(*options.STYLE, tyro.conf.OmitArgPrefixes),
+    )
+    usual = {f.name: getattr(default, f.name) for f in fields(default) if f.init}
+    values = usual | options.values(parsed)
+    if values["data"] != default.data or values["root"] != default.root:
+        shipped_only = experiment.preset(grid.preset).shipped_only
+        values |= {name: None for name in shipped_only if not options.is_given(name, words)}
+    if isinstance(default, ScheduleOptions) and not options.is_given("milestones", words):
+        values["milestones"] = default.for_epochs(values["epochs"]).milestones
+    groups = tuple(int(word) if word.isdecimal() else word for word in parsed.groups)
+    wanted = Grid(grid.preset, parsed.norms, parsed.batch_sizes, groups, parsed.seeds)
+    tasks = getattr(parsed, "tasks", ())
+    return Compare(experiment, grid.preset, wanted, values, tasks, parsed.jobs, parsed.out)
 
-    def __enter__(self) -> _Show:
-        if self.console.is_terminal and len(self.done) < len(self.recipes):
-            self.live = self.stack.enter_context(
-                Live(console=self.console, refresh_per_second=4, transient=True)
-            )
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.stack.close()
-
-    def left(self) -> str:
-        """In words."""
-        fresh = self.past - self.before
-        if not fresh:
-            return "time left: not known yet"
-        seconds = (time.perf_counter() - self.begin) * (self.total - self.past) / fresh
-        return f"about {seconds / 60:.1f} min left"
-
-    def over(self, outcome: studies.Outcome) -> None:
-        """A run is over."""
-        self.past += self.cost[outcome.key]
-        if self.live is None:
-            r, result = outcome.recipe, outcome.result
-            key = r.measures[0].key
-            said = (
-                outcome.error
-                if result is None
-                else result["status"]
-                if result["reason"]
-                else f"{result[key]:.1%}"
-            )
-            spent = "" if result is None else f" in {result['seconds']:.0f} s"
-            line = (
-                f"[{len(self.done)}/{len(self.recipes)}] {_name(r)}: {said}{spent}; {self.left()}"
-            )
-            self.console.print(line, highlight=False, markup=False)
-
-    def refresh(self) -> None:
-        """Draw anew."""
-        if self.live is not None:
-            self.bar.update(
-                self.task,
-                completed=self.past,
-                description=f"{len(self.done)}/{len(self.recipes)} runs",
-                left=self.left(),
-            )
-            waiting = [
-                Run(Path(key), recipe, {}, (), None)
-                for key, recipe in self.recipes.items()
-                if key not in self.done
-            ]
-            tables = [text.terminal(found) for found in compare([*self.done.values(), *waiting])]
-            self.live.update(
-                Group(self.bar, *tables)
-            )  # the bar first: a low terminal cuts off the end
+def _options(experiment: Experiment, preset: str, grid: Grid) -> list[tuple[str, Any, Any]]:
+    """Options of the comparison itself, for ``dataclasses.make_dataclass``."""
+    names = ", ".join(n for n in experiments.names() if experiments.get(n).comparable)
+    grids = ", ".join(
+        f"{name} ({experiment.grid(name).help or experiment.presets[name].help})"
+        for name in {**experiment.presets, **experiment.grids}
+    )
+    sizes = "images that are normalized together, a column each"
+    if not grid.batch_sizes:
+        sizes += "; by default the preset's"
+    rows = "G of BGN, a row each: numbers, paper (the paper's G) or auto (by the size of the maps)"
+    found: list[tuple[str, Any, Any, str]] = [
+        ("experiment", str, experiment.name, names),
+        ("preset", str, preset, f"other defaults: {grids}"),
+        ("norms", tuple[str, ...], grid.norms, "bn in ln gn pn gbgn bgn, or PACKAGE:CLASS"),
+        ("batch_sizes", tuple[int, ...], grid.batch_sizes, sizes),
+        ("groups", tuple[str, ...], tuple(map(str, grid.groups)), rows),
+        ("seeds", int, grid.seeds, "runs of each kind, with seeds 0, 1, ..."),
+        ("jobs", int | None, None, "runs side by side; by default one per core, one on a GPU"),
+        (
+            "out",
+            Path,
+            Path("runs") / ("compare" if preset == PRESET else f"compare-{preset}"),
+            "folder for the runs, results.json, table.md, pictures and report.html",
+        ),
+    ]
+    if "task" in {f.name for f in fields(experiment.recipe)}:
+        about = (
+            "pairs of domains, a column each; by default Office-31's six, of fashion-mnist its two"
+        )
+        found.insert(4, ("tasks", tuple[str, ...], (), about))
+    made = []
+    for name, annotation, default, help in found:
+        hint = "" if default in (None, ()) else None
+        argument = tyro.conf.arg(help=help, help_behavior_hint=hint)
+        made.append((name, Annotated[annotation, argument], field(default=default)))
+    return made

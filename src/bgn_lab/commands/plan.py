@@ -16,7 +16,7 @@ from rich.text import Text
 
 from bgn import checks
 from bgn.factory import NAMES
-from bgn_lab import files, paper
+from bgn_lab import paper
 from bgn_lab.planning import devices, show, steps
 from bgn_lab.planning.costs import FORMULAS, PAPER_LR, Cost, Setting, cost, total
 from bgn_lab.planning.devices import Device
@@ -24,7 +24,8 @@ from bgn_lab.planning.grid import Grid, Run, distinct, own_grid, paper_grid
 from bgn_lab.planning.measure import Machine, decoding, measure
 from bgn_lab.planning.network import Network
 from bgn_lab.planning.traffic import Link
-from bgn_lab.training.stopping import INTERRUPTED
+from bgn_lab.system import files
+from bgn_lab.system.signals import INTERRUPTED
 
 DEVICE = (
     "a class of devices as NAME:KEY=VALUE,... with the time of a step of one worker with BN: rate (images/s) and overhead (ms a "

@@ -9,10 +9,11 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from bgn_lab.experiments.search import SearchRecipe
+from bgn_lab.experiments.nas.recipe import SearchRecipe
 from bgn_lab.report import text
-from bgn_lab.report.collect import collect
-from bgn_lab.report.write import write
+from bgn_lab.report.collect import scan
+from bgn_lab.report.write import check_out, write
+from bgn_lab.system.printable import printable
 
 
 @dataclass(frozen=True)
@@ -22,31 +23,39 @@ class Report:
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """folders of runs, or folders that hold such"""
     out: Path = Path("results/report")
-    """folder for results.json, table.md, pictures and report.html"""
+    """folder for results.json, table.md, pictures and report.html; files that are not of a report are never overwritten"""
 
     def __call__(self, console: Console) -> int:
         """Write them."""
         if not self.folders:
             raise ValueError("folders is empty; expected at least one folder of runs")
-        found = collect(self.folders)
+        check_out(self.out)
+        found, damaged = scan(self.folders)
+        if not found:
+            listed = "\n".join(map(str, damaged))
+            raise ValueError(f"no run can be read; expected at least one\n{listed}")
         runs = [run for run in found if not isinstance(run.recipe, SearchRecipe)]
         searches = len(found) - len(runs)
         if not runs:
             raise ValueError(
-                f"there are {searches} searches and nothing else; expected trainings of what they found (bgn run nas-train)"
+                f"there are {searches} searches and nothing else; expected trainings of what they"
+                " found (bgn run nas-train)"
             )
-        comparisons = write(runs, self.out)
+        comparisons = write(runs, self.out, damaged)
         for comparison in comparisons:
             console.print(text.terminal(comparison, comparison.title()))
             console.print(Text(comparison.caption() + "\n", style="dim"))
+        for one in damaged:
+            console.print(Text(f"left out: {one}", style="red"), soft_wrap=True)
         if searches:
             console.print(
-                f"left out because they are searches, whose accuracies are not of test images: {searches} of {len(found)} runs"
+                "left out because they are searches, whose accuracies are not of test images: "
+                f"{searches} of {len(found)} runs"
             )
-        repeated = len(runs) - sum(len(comparison.runs) for comparison in comparisons)
-        if repeated:
+        shown = {run.folder for comparison in comparisons for run in comparison.runs}
+        if repeated := len(runs) - len(shown):
             console.print(
                 f"left out because their recipe was run twice: {repeated} of {len(runs)} runs"
             )
-        console.print(Text(f"report: {self.out / 'report.html'}"), soft_wrap=True)
+        console.print(Text(printable(f"report: {self.out / 'report.html'}")), soft_wrap=True)
         return 0

@@ -1,8 +1,9 @@
-"""``bgn tune``: which normaliser, which G and which learning rate for one's own data, by short runs of which the better go on."""
+"""``bgn tune``: normalizer, G and learning rate for your data, by successive halving."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,11 +18,18 @@ from rich.table import Table
 from bgn import checks
 from bgn.groups import ENOUGH
 from bgn_lab import data as data_sets
-from bgn_lab import experiments, files, norms, studies
-from bgn_lab.recipe import Recipe
-from bgn_lab.training.run import FINISHED, NOT_CONVERGED
+from bgn_lab import experiments, norms
+from bgn_lab.data.sources import Data
+from bgn_lab.engines import local
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe
+from bgn_lab.system import files, signals
+from bgn_lab.system.signals import STOPPED, Interrupted
+from bgn_lab.training import record
+from bgn_lab.training.run import FINISHED, NOT_CONVERGED, is_finished
 
-# what is tried: each normaliser, and BGN from fine to coarse
+RUNS = "runs"
+
+# each normalizer, and BGN from fine to coarse; BN first, which those that are BN here merge into
 CANDIDATES: tuple[dict[str, Any], ...] = (
     {"norm": "bn"}, {"norm": "bgn", "instances": ENOUGH}, {"norm": "bgn", "groups": 8}, {"norm": "bgn", "groups": 1},
     {"norm": "gn"}, {"norm": "in"}, {"norm": "ln"},
@@ -31,9 +39,9 @@ FACTORS = (0.3, 1.0, 3.0)  # of the learning rate
 
 @dataclass(frozen=True)
 class Standing:
-    """A candidate after a round: accuracy on the validation images, mean over the seeds, None if a run did not converge."""
+    """A candidate after a round: mean validation accuracy, None if a run did not converge."""
 
-    recipe: Recipe
+    recipe: ClassificationRecipe
     accuracy: float | None
 
 
@@ -41,13 +49,15 @@ class Standing:
 class Tune:
     """Find the normaliser, its G and its learning rate for your data, on validation images alone.
 
-    Successive halving: all candidates (BN, GN, IN, LN, BGN with several G; three learning rates each) are trained for a ninth
-    of the epochs, the best third of them for a third, the best of those for all epochs with several seeds. BN stays until the
-    end for comparison. Ctrl-C keeps what is done; the same command goes on from there. Test images are not looked at.
+    Successive halving: all candidates (BN, GN, IN, LN, BGN with several G; three learning rates
+    each) are trained for a ninth of the epochs, the best third of them for a third, the best of
+    those for all epochs with several seeds. Candidates that are the same in every layer are tried
+    once. BN stays until the end for comparison. Ctrl-C keeps what is done; run the same command to
+    resume. Test images are not evaluated.
     """
 
-    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(
-        default_factory=lambda: Recipe(batch_size=2, epochs=9, validation=0.2)
+    recipe: Annotated[ClassificationRecipe, tyro.conf.arg(name="")] = field(
+        default_factory=lambda: ClassificationRecipe(batch_size=2, epochs=9, validation=0.2)
     )
     seeds: int = 2
     """of the last round"""
@@ -57,109 +67,162 @@ class Tune:
     """folder for the runs"""
 
     def __call__(self, console: Console) -> int:
-        """Rounds, table, the line to paste."""
+        """Run the rounds; print the tables, the verdict and the line to paste."""
+        with signals.handle_signals():
+            first, data = self._check(console)
+            jobs = local.jobs_for(self.jobs, self.recipe.device)
+            files.make_folder(self.out / RUNS)
+            handle = files.lock(self.out)
+            try:
+                return self._rounds(console, first, data, jobs)
+            except Interrupted as stop:
+                console.print(str(stop))
+                return stop.code
+            except local.Broken as broken:
+                console.print(f"{broken}. {STOPPED}", highlight=False, soft_wrap=True)
+                return 1
+            finally:
+                files.unlock(handle)
+
+    def _check(self, console: Console) -> tuple[list[ClassificationRecipe], Data]:
+        """Refuse what would fail after minutes; the candidates that differ, and the data."""
         checks.positive_int("seeds", self.seeds)
         for name in ("norm", "groups", "instances"):
-            if getattr(self.recipe, name) != getattr(Recipe(), name):
+            if getattr(self.recipe, name) != getattr(ClassificationRecipe(), name):
                 raise ValueError(
-                    f"{name}={getattr(self.recipe, name)!r} is what is searched for; expected no --{name}"
+                    f"{name}={getattr(self.recipe, name)!r} is what is searched for; "
+                    f"expected no --{name}"
                 )
         data = data_sets.load(self.recipe)
         if len(data.validation) < 50:
             raise ValueError(
-                f"validation={self.recipe.validation} leaves {len(data.validation)} images to judge by; expected at least 50"
+                f"validation={self.recipe.validation} leaves {len(data.validation)} images "
+                "to judge by; expected at least 50"
             )
-        first = list(self.first())
-        for recipe in first:
-            experiments.task(recipe, data).check()
-        jobs = studies.jobs_for(self.jobs, self.recipe.device)
-        (self.out / "runs").mkdir(parents=True, exist_ok=True)
-        handle = files.lock(self.out)
-        try:
-            return self._rounds(console, first, len(data.validation), jobs, data.shape)
-        finally:
-            files.unlock(handle)
+        kept, merged = distinct(list(self.first()), data)
+        for line in merged:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        return kept, data
 
-    def first(self) -> Iterator[Recipe]:
+    def first(self) -> Iterator[ClassificationRecipe]:
         """All candidates with a ninth of the epochs."""
-        short = replace(self.recipe, epochs=max(1, self.recipe.epochs // 9), median_of=1)
+        epochs = max(1, self.recipe.epochs // 9)
+        short = replace(self.recipe, median_of=1, test=False).for_epochs(epochs)
         for row in CANDIDATES:
             for factor in FACTORS:
                 yield replace(short, **row, lr=float(f"{self.recipe.lr * factor:.3g}"))
 
+    def _longer(self, recipe: ClassificationRecipe, epochs: int) -> ClassificationRecipe:
+        """A candidate with the schedule of this many epochs."""
+        own = self.recipe.for_epochs(epochs)
+        return replace(recipe, epochs=epochs, warmup=own.warmup, milestones=own.milestones)
+
     def _rounds(
-        self, console: Console, first: list[Recipe], images: int, jobs: int, shape: tuple[int, ...]
+        self, console: Console, first: list[ClassificationRecipe], data: Data, jobs: int
     ) -> int:
-        E, recipes = self.recipe.epochs, first
-        rounds = list(
-            dict.fromkeys((first[0].epochs, max(1, E // 3), E))
-        )  # with few epochs there are fewer rounds
+        E, recipes, images = self.recipe.epochs, first, len(data.validation)
+        # with few epochs there are fewer rounds
+        rounds = list(dict.fromkeys((first[0].epochs, max(1, E // 3), E)))
         standings: list[Standing] = []
         for number, epochs in enumerate(rounds):
             seeds = range(self.seeds if epochs == E else 1)
-            recipes = [replace(recipe, epochs=epochs) for recipe in recipes]
+            recipes = [self._longer(recipe, epochs) for recipe in recipes]
             title = f"round {number + 1}: {len(recipes)} candidates, {epochs} epochs"
-            found = self._round(console, title, recipes, seeds, jobs)
-            if found is None:
-                console.print(
-                    "interrupted: what is done is kept, the same command goes on from there"
-                )
-                return 130
-            standings = found
+            standings = self._round(console, title, recipes, seeds, data, jobs)
             console.print(_table(title, standings, images * len(seeds)))
             recipes = [s.recipe for s in survivors(standings)]
-        best = standings[0]
-        if best.accuracy is None:
+        if standings[0].accuracy is None:
             console.print("nothing converged: try other --lr or more --epochs")
             return 1
-        console.print(f"\n{verdict(standings, images * self.seeds)}\n", highlight=False)
-        console.print(
-            line(best.recipe, shape), style="bold", highlight=False, markup=False, soft_wrap=True
-        )
+        chosen, why = verdict(standings, images * self.seeds)
+        console.print(f"\n{why}\n", highlight=False)
+        words = line(chosen.recipe, data.shape)
+        console.print(words, style="bold", highlight=False, markup=False, soft_wrap=True)
         return 0
 
     def _round(
-        self, console: Console, title: str, recipes: list[Recipe], seeds: range, jobs: int
-    ) -> list[Standing] | None:
-        """Candidates from best to worst; None after Ctrl-C."""
-        folder = self.out / "runs"
+        self,
+        console: Console,
+        title: str,
+        recipes: list[ClassificationRecipe],
+        seeds: range,
+        data: Data,
+        jobs: int,
+    ) -> list[Standing]:
+        """Candidates from best to worst."""
+        folder = self.out / RUNS
         runs = {
-            r.key(): r for recipe in recipes for seed in seeds if (r := replace(recipe, seed=seed))
+            r.key(data.fingerprint): r
+            for recipe in recipes
+            for seed in seeds
+            if (r := replace(recipe, seed=seed))
         }
+        for key in runs:
+            record.check_data(folder / key, data)
+        done = [record.read_about(folder / key) for key in runs if is_finished(folder / key)]
+        for words in record.other_versions(done, len(runs)):
+            console.print(words, highlight=False, soft_wrap=True)
         found: dict[str, dict[str, Any]] = {}
         failures: list[str] = []
         columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("", total=len(runs))
 
-            def hear(outcome: studies.Outcome) -> None:
+            def on_outcome(outcome: local.Outcome) -> None:
                 if outcome.result is None:
                     failures.append(f"{norms.label(outcome.recipe)}: {outcome.error}")
                 else:
                     found[outcome.key] = outcome.result
                 progress.advance(task)
 
-            try:
-                studies.run(runs, folder, jobs, hear, lambda: None)
-            except KeyboardInterrupt:
-                return None
+            local.run(runs, folder, jobs, on_outcome, lambda: None)
         if failures:
             raise ValueError("; ".join(failures))
         return sorted(
-            (_standing(recipe, seeds, found) for recipe in recipes),
+            (_standing(recipe, seeds, found, data.fingerprint) for recipe in recipes),
             key=lambda s: -(s.accuracy or 0),
         )
 
 
-def _standing(recipe: Recipe, seeds: range, found: dict[str, dict[str, Any]]) -> Standing:
-    results = [found[replace(recipe, seed=seed).key()] for seed in seeds]
+def distinct(
+    recipes: list[ClassificationRecipe], data: Data
+) -> tuple[list[ClassificationRecipe], list[str]]:
+    """Recipes whose networks differ, and lines that say which others are the same as one of them.
+
+    Two normalizers are the same if they act alike in every layer of this network at this batch
+    size, such as BGN with a group per channel and BN.
+    """
+    kept: dict[Any, ClassificationRecipe] = {}
+    merged: dict[str, None] = {}
+    layers: dict[ClassificationRecipe, Any] = {}  # which do not depend on the learning rate
+    for recipe in recipes:
+        like = replace(recipe, lr=recipes[0].lr)
+        if like not in layers:
+            task = experiments.task(like, data)
+            task.check()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                rows = task.description()
+            layers[like] = tuple((row["layer"], row["acts_as"], row["G"]) for row in rows)
+        key = recipe.lr, layers[like]
+        same = kept.setdefault(key, recipe)
+        if same is not recipe:
+            one, two = norms.label(recipe), norms.label(same)
+            merged[f"{one} is the same as {two} in every layer here: tried once"] = None
+    return list(kept.values()), list(merged)
+
+
+def _standing(
+    recipe: ClassificationRecipe, seeds: range, found: dict[str, dict[str, Any]], data: str
+) -> Standing:
+    results = [found[replace(recipe, seed=seed).key(data)] for seed in seeds]
     if any(r["status"] != FINISHED for r in results):
         return Standing(recipe, None)
     return Standing(recipe, sum(r["validation_accuracy"] for r in results) / len(results))
 
 
 def survivors(standings: list[Standing]) -> list[Standing]:
-    """The best third; the best of BN with them."""
+    """The best third, and the best of BN."""
     kept = standings[: -(-len(standings) // 3)]
     bn = next((s for s in standings if s.recipe.norm == "bn"), None)
     return kept if bn is None or bn in kept else [*kept, bn]
@@ -171,33 +234,37 @@ def _error(accuracy: float, images: int) -> float:
 
 def _table(title: str, standings: list[Standing], images: int) -> Table:
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    made.add_column("normaliser", no_wrap=True)
+    made.add_column("normalizer", no_wrap=True)
     made.add_column("lr", justify="right")
     made.add_column("validation accuracy, %", justify="right")
     kept = survivors(standings)
     for standing in standings:
         a = standing.accuracy
-        said = NOT_CONVERGED if a is None else f"{100 * a:.1f} ± {100 * _error(a, images):.1f}"
+        score = NOT_CONVERGED if a is None else f"{100 * a:.1f} ± {100 * _error(a, images):.1f}"
         label, rate = norms.label(standing.recipe), f"{standing.recipe.rate:.3g}"
-        made.add_row(label, rate, said, style="" if standing in kept else "dim")
+        made.add_row(label, rate, score, style="" if standing in kept else "dim")
     return made
 
 
-def verdict(standings: list[Standing], images: int) -> str:
-    """How the best stands to BN, in words."""
+def verdict(standings: list[Standing], images: int) -> tuple[Standing, str]:
+    """The candidate to use, and why: BN, unless another is ahead of it by more than chance."""
     best = standings[0]
     bn = next(s for s in standings if s.recipe.norm == "bn")
+    name = norms.label(best.recipe)
     if best is bn:
-        return "BN is the best here: leave it as it is."
+        return bn, "Keep BN: it is the best here."
     if best.accuracy is None or bn.accuracy is None:
-        return f"{norms.label(best.recipe)} is the best; BN did not converge."
+        return best, f"Use {name}: it is the best, and BN did not converge."
     gain, noise = best.accuracy - bn.accuracy, 2 * _error(best.accuracy, images) * 2**0.5
-    sure = "more than" if gain > noise else "within"
-    return f"{norms.label(best.recipe)} is {100 * gain:+.1f} points from BN, {sure} the {100 * noise:.1f} that chance would explain."
+    ahead = f"{name} is {100 * gain:+.1f} points from BN"
+    chance = f"the {100 * noise:.1f} that chance would explain"
+    if gain > noise:
+        return best, f"Use {name}: {ahead}, more than {chance}."
+    return bn, f"Keep BN: {ahead}, within {chance}."
 
 
-def line(recipe: Recipe, shape: tuple[int, ...]) -> str:
-    """What to write in one's own code."""
+def line(recipe: ClassificationRecipe, shape: tuple[int, ...]) -> str:
+    """Line of code to paste."""
     rate = f"  # lr={recipe.rate:.3g} at {recipe.batch_size} images"
     if recipe.norm == "bn":
         return f"torch.nn.BatchNorm2d{rate}"
@@ -205,4 +272,5 @@ def line(recipe: Recipe, shape: tuple[int, ...]) -> str:
         return f'model = bgn.convert(model, "{recipe.norm}"){rate}'
     if recipe.groups is not None:
         return f"model = bgn.convert(model, num_groups={recipe.groups}){rate}"
-    return f'model = bgn.convert(model, num_groups="auto", batch_size={recipe.batch_size}, sample={shape}){rate}'
+    size = f"batch_size={recipe.batch_size}, sample={shape}"
+    return f'model = bgn.convert(model, num_groups="auto", {size}){rate}'

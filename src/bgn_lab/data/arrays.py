@@ -1,68 +1,78 @@
-"""Images in an .npz file: x_train (M, H, W, C) or (M, H, W) uint8, y_train, x_test, y_test, and class_names if there are any."""
+"""Images in an .npz file, in either of two layouts.
+
+- ``x_train`` (M, H, W, C) or (M, H, W) uint8, ``y_train``, ``x_test``, ``y_test``, and
+  ``class_names`` if there are any;
+- a sheet of JPEGs per class: see :mod:`bgn_lab.data.sheets`.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_NEEDED = ("x_train", "y_train", "x_test", "y_test")
+from bgn_lab.data import images, npz, sheets
+from bgn_lab.data.names import printable
+from bgn_lab.data.sources import Data, Parts, needed_root, split
+
+if TYPE_CHECKING:
+    from bgn_lab.recipe import Recipe
+
+NEEDED = ("x_train", "y_train", "x_test", "y_test")
+SAMPLE = 10_000  # images, about, from which mean and standard deviation are taken
 
 
-def load(root: Path) -> tuple[dict[str, tuple[Tensor, Tensor]], tuple[str, ...]]:
-    """Images (M, C, H, W) and labels of the parts "train" and "test", and the names of the classes."""
-    arrays = _read(root)
-    parts = {
-        part: _part(root, part, arrays[f"x_{part}"], arrays[f"y_{part}"])
-        for part in ("train", "test")
-    }
-    if (shapes := [tuple(x.shape[1:]) for x, _ in parts.values()])[0] != shapes[1]:
+def data(recipe: Recipe) -> Data:
+    """The recipe's data. Training crops move by an eighth of the width."""
+    root = needed_root(recipe, "an .npz file")
+    parts, classes, mean, std = _loaded(root, images.stamp(root))
+    return split(recipe, parts, classes, mean, std, pad=parts["train"][0].shape[-1] // 8)
+
+
+@lru_cache(maxsize=2)  # runs of one process share the images
+def _loaded(
+    root: Path, _: object
+) -> tuple[Parts, tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
+    parts, classes = load(root)
+    x = parts["train"][0]
+    some = x[:: max(1, len(x) // SAMPLE)].double() / 255
+    std, mean = torch.std_mean(some, (0, 2, 3), correction=0)
+    return parts, classes, tuple(mean.tolist()), tuple(std.clamp_min(1e-3).tolist())
+
+
+def load(root: Path) -> tuple[Parts, tuple[str, ...]]:
+    """Images (M, C, H, W) and labels of the parts "train" and "test", and the classes."""
+    if {*sheets.NEEDED} <= {*npz.names(root)}:
+        return sheets.load(root)
+    arrays = npz.read(root, NEEDED, ("class_names",))
+    classes = npz.strings(arrays.get("class_names", []))
+    train, test = (_images(root, name, arrays[name]) for name in ("x_train", "x_test"))
+    if train.shape[1:] != test.shape[1:]:
         raise ValueError(
-            f"root={root}: training images are (C, H, W) = {shapes[0]}, test images {shapes[1]}"
+            f"{printable(root)}: training images are (C, H, W) = {tuple(train.shape[1:])}, "
+            f"test images {tuple(test.shape[1:])}"
         )
-    count = 1 + max(int(y.max()) for _, y in parts.values())
-    classes = tuple(np.ravel(arrays.get("class_names", [])).astype(str).tolist())
-    if classes and len(classes) < count:
-        raise ValueError(f"root={root}: {len(classes)} class_names, but labels up to {count - 1}")
-    return parts, classes or tuple(str(k) for k in range(count))
+    rows = {"y_train": arrays["y_train"], "y_test": arrays["y_test"]}
+    counts = {"y_train": len(train), "y_test": len(test)}
+    labels = npz.labels(root, rows, counts, len(classes) or None)
+    count = 1 + max(int(y.max()) for y in labels.values())
+    return (
+        {"train": (train, labels["y_train"]), "test": (test, labels["y_test"])},
+        classes or tuple(str(k) for k in range(count)),
+    )
 
 
-def _read(root: Path) -> dict[str, Any]:
-    if not root.is_file():
-        raise FileNotFoundError(f"root={root} is not there; expected an .npz file")
-    try:
-        with root.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            found = archive.files
-            arrays = {name: archive[name] for name in (*_NEEDED, "class_names") if name in found}
-    except (
-        Exception
-    ) as error:  # zipfile, zlib and numpy have many ways to say that a file is damaged
-        raise ValueError(f"root={root} cannot be read as an .npz file: {error}") from None
-    missing = [name for name in _NEEDED if name not in arrays]
-    if missing:
+def _images(root: Path, name: str, x: Any) -> Tensor:
+    """(M, C, H, W)."""
+    if x.dtype != np.uint8 or x.ndim not in (3, 4):
         raise ValueError(
-            f"root={root} has no {', '.join(missing)}; expected {', '.join(_NEEDED)}, found {', '.join(found)}"
-        )
-    return arrays
-
-
-def _part(root: Path, part: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-    if (
-        x.dtype != np.uint8
-        or x.ndim not in (3, 4)
-        or y.shape != (len(x),)
-        or not np.issubdtype(y.dtype, np.integer)
-    ):
-        raise ValueError(
-            f"root={root}: x_{part} is {x.dtype} {x.shape}, y_{part} is {y.dtype} {y.shape}; "
-            "expected uint8 (M, H, W, C) or (M, H, W), and M integers"
+            f"{printable(root)}: {name} is {x.dtype} {x.shape}; "
+            "expected uint8 (M, H, W, C) or (M, H, W)"
         )
     if not x.size:
-        raise ValueError(f"root={root}: x_{part} is empty, {x.shape}")
-    if y.min() < 0:
-        raise ValueError(f"root={root}: y_{part} has the label {y.min()}; expected 0, 1, 2, ...")
-    images = torch.from_numpy(x.reshape(*x.shape[:3], -1)).permute(0, 3, 1, 2).contiguous()
-    return images, torch.from_numpy(y.astype(np.int64))
+        raise ValueError(f"{printable(root)}: {name} is empty, {x.shape}")
+    return torch.from_numpy(x.reshape(*x.shape[:3], -1)).permute(0, 3, 1, 2).contiguous()

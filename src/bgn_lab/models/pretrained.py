@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def load(path: Path, build: Callable[[Norm], nn.Module], recipe: Recipe, head: s
     file = _file(path)
     weights = _read(file)
     norm = _norm(file, weights, recipe)
-    model = build(nn.BatchNorm2d if norm == "bn" else norms.constructor(recipe))
+    bn = partial(nn.BatchNorm2d, eps=recipe.norm_eps, momentum=recipe.norm_momentum)
+    model = build(bn if norm == "bn" else norms.constructor(recipe))
     if recipe.instances is not None and norm == "bgn":
         _take_groups(model, weights)
     _fill(model, weights, norm, head, file)

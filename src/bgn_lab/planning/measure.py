@@ -8,14 +8,13 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
 
 from bgn_lab import paper
-from bgn_lab.data.folder import _pixels
-from bgn_lab.data.sources import Data, InMemory
+from bgn_lab.data.folders.decode import cropped
 from bgn_lab.planning.devices import BASELINE, Device, fit
 from bgn_lab.planning.grid import Run
 from bgn_lab.planning.network import CHANNELS, Network
@@ -91,6 +90,7 @@ class Trainer:
             self.model.parameters(), 1e-3, self.recipe.momentum, weight_decay=self.recipe.decay
         )
         self.scaler = torch.amp.GradScaler(enabled=machine.amp and machine.on.startswith("cuda"))
+        self.onednn: dict[int, bool] = {}  # by batch size
 
     def batch(self, b: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(b, 3, H, W) noise, (b,) labels."""
@@ -123,10 +123,11 @@ class Trainer:
         return time.perf_counter() - begin
 
     def _convolutions(self, b: int) -> AbstractContextManager[None]:
-        nothing = InMemory(torch.empty(0), torch.empty(0))
-        shape = (CHANNELS, self.network.image_size, self.network.image_size)
-        data = Data("noise", (), shape, (), (), nothing, nothing, nothing, 0.0)
-        return loop.convolutions(replace(self.recipe, batch_size=b), data)
+        if b not in self.onednn:
+            size = self.network.image_size
+            shape = (b, CHANNELS, size, size)
+            self.onednn[b] = loop.onednn_is_faster(self.model, self.recipe, shape)
+        return loop.convolutions(self.onednn[b])
 
 
 def candidates(sizes: Iterable[int]) -> list[int]:
@@ -232,6 +233,6 @@ def decoding(size: int) -> float:
     seeds, count, begin = random.Random(0), 0, time.perf_counter()
     while (spent := time.perf_counter() - begin) < DECODING or not count:
         with Image.open(io.BytesIO(file.getvalue())) as image:
-            _pixels(image, size, seeds.getrandbits(62))
+            cropped(image, size, seeds.getrandbits(62))
         count += 1
     return count / spent

@@ -14,9 +14,9 @@ import bgn
 from bgn import checks
 from bgn.surgery.sync import convert_sync
 from bgn_lab import norms, paper
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 from bgn_lab.models.resnet import MODELS, resnet
 from bgn_lab.planning.grid import Run
-from bgn_lab.recipe import Recipe
 
 CHANNELS = 3
 
@@ -39,9 +39,9 @@ class Network:
             if getattr(self, name) is not None:
                 checks.positive_int(name, getattr(self, name))
 
-    def recipe(self, run: Run, **options: Any) -> Recipe:
+    def recipe(self, run: Run, **options: Any) -> ClassificationRecipe:
         """Of a run, as far as the network goes."""
-        return Recipe(
+        return ClassificationRecipe(
             model=self.model, width=self.width, stride=self.stride, image_size=self.image_size,
             norm=run.norm, groups=run.G, batch_size=run.batch_size, **options,
         )  # fmt: skip

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bgn.factory import NAMES
-from bgn_lab import files
 from bgn_lab.planning.devices import Device, fit
 from bgn_lab.planning.network import Network
+from bgn_lab.system import files
 
 FORMAT = "step times of bgn plan, 1"
 

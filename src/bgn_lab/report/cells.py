@@ -8,33 +8,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bgn_lab.experiments.fewshot import half_width
-from bgn_lab.report.collect import Run
+from bgn_lab.experiments.fewshot.task import half_width
+from bgn_lab.report.collect import LAYERS, Run
 from bgn_lab.training.run import NOT_CONVERGED
 
-NOT_RUN = "not run yet"
+NOT_RUN, INCOMPLETE = "not run yet", "incomplete"
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, in percent, and what stands behind the ±: the standard deviation over seeds, or a 95 % interval over episodes."""
+    """Mean in percent, and the ±: standard deviation over seeds, or 95 % interval over episodes."""
 
     mean: float
-    deviation: float | None  # None of a single value
+    deviation: float | None  # None for a single value
     count: int
 
-    def text(self, sign: bool = False) -> str:
+    def text(self, sign: bool = False, space: str = " ") -> str:
         """As in a table.
 
         >>> Spread(71.25, 0.5, 2).text(), Spread(3.0, None, 1).text(sign=True)
         ('71.2 ± 0.5', '+3.0')
         """
-        deviation = "" if self.deviation is None else f" ± {self.deviation:.1f}"
+        deviation = "" if self.deviation is None else f"{space}±{space}{self.deviation:.1f}"
         return f"{self.mean:{'+' if sign else ''}.1f}{deviation}"
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Of fractions, in percent; None of nothing."""
+    """Mean and standard deviation of fractions, in percent; None without values."""
     if not values:
         return None
     percent = [100 * value for value in values]
@@ -47,16 +47,21 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 @dataclass(frozen=True)
 class Cell:
-    """The runs of one normaliser at one batch size, one per seed. Those that did not converge are counted, not averaged."""
+    """Runs of one normalizer at one place, one per seed.
+
+    Runs that did not converge have an average of their own, which never mixes with that of the others.
+    """
 
     runs: tuple[Run, ...]
-    accuracy: Spread | None
+    accuracy: Spread | None  # of runs that converged
     difference: Spread | None  # to BN with the same seed
     best: bool = False
+    failed_accuracy: Spread | None = None  # of runs that did not converge and were tested
+    missing: str = NOT_RUN  # what to write without a result
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        """Of the runs that are over."""
+        """Results of runs that are over."""
         return [run.result for run in self.runs if run.result is not None]
 
     @property
@@ -64,27 +69,37 @@ class Cell:
         """How many did not converge."""
         return sum(run.failed for run in self.runs)
 
-    def text(self) -> str:
-        """Without the difference."""
+    @property
+    def shown(self) -> Spread | None:
+        """What stands first: the accuracy of runs that converged, or, if none did, of the others."""
+        return self.accuracy or self.failed_accuracy
+
+    def text(self, space: str = " ") -> str:
+        """The accuracy, without the difference."""
         if not self.results:
-            return NOT_RUN
-        return NOT_CONVERGED if self.accuracy is None else self.accuracy.text()
+            return self.missing
+        return NOT_CONVERGED if self.shown is None else self.shown.text(space=space)
 
     def note(self) -> str:
-        """How many failed, where others did not."""
-        return (
-            f"{self.failed} of {len(self.results)} {NOT_CONVERGED}"
-            if self.failed and self.accuracy
-            else ""
+        """How many did not converge, with their accuracy where that of others stands before it."""
+        if not self.failed or self.shown is None:
+            return ""
+        reached = self.failed_accuracy if self.accuracy else None
+        return f"{NOT_CONVERGED}: {self.failed} of {len(self.results)}" + (
+            f" ({reached.text()})" if reached else ""
         )
 
-    def difference_text(self) -> str:
+    def short_note(self) -> str:
+        """The same for a narrow column: ``✗1/2``."""
+        return f"✗{self.failed}/{len(self.results)}" if self.failed else ""
+
+    def difference_text(self, space: str = " ") -> str:
         """Empty for BN itself and where there is nothing to compare."""
-        return "" if self.difference is None else self.difference.text(sign=True)
+        return "" if self.difference is None else self.difference.text(sign=True, space=space)
 
 
 def interval(values: Sequence[Sequence[float]]) -> Spread | None:
-    """Of fractions by seed and episode: over the episodes, each the mean of its seeds."""
+    """Mean over episodes, each the mean of its seeds, with its 95 % interval; from fractions by seed and episode."""
     if not values:
         return None
     episodes = [statistics.mean(column) for column in zip(*values, strict=True)]
@@ -95,35 +110,40 @@ def interval(values: Sequence[Sequence[float]]) -> Spread | None:
 
 
 def cell(runs: Mapping[int, Run], baseline: Mapping[int, Run], key: str = "test_accuracy") -> Cell:
-    """Of runs by seed, with those of BN at the same batch size."""
+    """Averages of runs by seed; ``baseline`` has those of BN at the same place."""
     order = tuple(runs[seed] for seed in sorted(runs))
     own, other = _accuracies(runs, key), _accuracies(baseline, key)
+    failed = spread(list(_accuracies(runs, key, failed=True).values()))
     if any("episodes" in run.result for run in order if run.result is not None):
         parts, others = _episodes(runs, key), _episodes(baseline, key)
         differences = [
             [a - b for a, b in zip(parts[s], others[s], strict=True)] for s in parts if s in others
         ]
-        return Cell(order, interval(list(parts.values())), interval(differences))
-    paired = [own[seed] - other[seed] for seed in own if seed in other]
-    return Cell(order, spread(list(own.values())), spread(paired))
+        found = interval(list(parts.values())), interval(differences)
+    else:
+        paired = [own[seed] - other[seed] for seed in own if seed in other]
+        found = spread(list(own.values())), spread(paired)
+    return Cell(order, *found, failed_accuracy=failed)
 
 
-def _converged(runs: Mapping[int, Run]) -> dict[int, dict[str, Any]]:
+def _over(runs: Mapping[int, Run], failed: bool) -> dict[int, dict[str, Any]]:
     return {
-        seed: run.result for seed, run in runs.items() if run.result is not None and not run.failed
+        seed: run.result
+        for seed, run in runs.items()
+        if run.result is not None and run.failed == failed
     }
 
 
-def _accuracies(runs: Mapping[int, Run], key: str) -> dict[int, float]:
+def _accuracies(runs: Mapping[int, Run], key: str, failed: bool = False) -> dict[int, float]:
     return {
         seed: result[key]
-        for seed, result in _converged(runs).items()
+        for seed, result in _over(runs, failed).items()
         if result.get(key) is not None
     }
 
 
 def _episodes(runs: Mapping[int, Run], key: str) -> dict[int, list[float]]:
-    return {seed: result["episodes"][key] for seed, result in _converged(runs).items()}
+    return {seed: result["episodes"][key] for seed, result in _over(runs, failed=False).items()}
 
 
 def count(n: int, what: str) -> str:
@@ -135,17 +155,18 @@ def count(n: int, what: str) -> str:
 
 
 def became(found: Cell) -> str:
-    """What the normaliser amounts to in this network's layers, in short: its kind, its G and the values per statistic."""
-    if not found.results:
+    """What the normalizer is in this network's layers, in short: its kind, its G and the values per statistic."""
+    rows = found.results[0][LAYERS] if found.results else []
+    if not rows:
         return ""
-    rows = found.results[0]["normalisers"]
     kinds = Counter(row["acts_as"] for row in rows).most_common()
     kind = (
         kinds[0][0]
         if len(kinds) == 1
         else ", ".join(f"{kind} in {count(n, 'layer')}" for kind, n in kinds)
     )
-    return f"{kind}; G {_range([row['G'] for row in rows])}; {_range([row['instances'] for row in rows])} values"
+    values = _range([row["instances"] for row in rows])
+    return f"{kind}; G {_range([row['G'] for row in rows])}; {values} values"
 
 
 def _range(values: list[int]) -> str:

@@ -1,17 +1,30 @@
-"""The runs below some folders."""
+"""Runs below some folders, read with a check of every field that a report uses."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bgn_lab import experiments
-from bgn_lab.recipe import Recipe
+from bgn_lab import experiments, norms
+from bgn_lab.recipe import TRAINING, Recipe
+from bgn_lab.report import schema
+from bgn_lab.report.schema import Positive, Share
+from bgn_lab.system.printable import printable, printable_values, shorten
 from bgn_lab.training.record import ABOUT, METRICS, RECIPE, RESULT
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED
+
+LAYERS = "normalisers"  # of a result: a row for each layer that normalizes
+LAYER = {
+    "layer": str,
+    "shape": list[Positive],
+    "G": Positive,
+    "instances": Positive,
+    "acts_as": str,
+}
+LONGEST = 500  # characters of a text that a report shows
 
 
 @dataclass(frozen=True)
@@ -26,21 +39,29 @@ class Run:
 
     @property
     def command(self) -> list[str]:
-        """That started it, with the names of files, but not where they lay: a report may be published."""
-        return [_name(word) for word in self.about.get("command", [])]
+        """The command that started it, with names of files but not their folders: a report may be published."""
+        return [_name(word) for word in self.about.get("command") or []]
 
     @property
     def failed(self) -> bool:
         """Whether it is over and did not converge."""
         return self.result is not None and self.result["status"] == NOT_CONVERGED
 
+    def settings(self) -> dict[str, Any]:
+        """The recipe as plain printable values, with names of files as in the command."""
+        return {
+            name: shorten(_name(value), LONGEST) if isinstance(value, str) else value
+            for name, value in self.recipe.to_json().items()
+        }
+
     def to_json(self) -> dict[str, Any]:
-        """Plain values, with names of files as in the command."""
+        """Plain values."""
         recipe = {
             name: _name(value) if isinstance(value, str) else value
             for name, value in self.recipe.to_json().items()
         }
         about = {**self.about, **({"command": self.command} if self.command else {})}
+        about.pop("sessions", None)  # whose commands name paths
         return {"folder": self.folder.name, "recipe": recipe, "result": self.result, "about": about}
 
 
@@ -48,45 +69,198 @@ def _name(word: str) -> str:
     return Path(word).name if Path(word).is_absolute() else word
 
 
+@dataclass(frozen=True)
+class Damaged:
+    """A folder that was left out: the file of it that cannot be read, and why."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return printable(f"{self.path} cannot be read: {self.reason}")
+
+    def short(self) -> str:
+        """Without the folders above: a report may be published."""
+        return printable(f"{Path(self.path.parent.name, self.path.name)}: {self.reason}")
+
+
+class _UnreadableError(Exception):
+    """Carries what is damaged from where it is found."""
+
+    def __init__(self, damaged: Damaged) -> None:
+        super().__init__(str(damaged))
+        self.damaged = damaged
+
+
 def read(folder: Path) -> Run:
-    """The run in a folder."""
+    """The run in a folder; a ValueError names the file that is damaged."""
+    try:
+        return _read(folder)
+    except _UnreadableError as error:
+        raise ValueError(str(error)) from None
+
+
+def _read(folder: Path) -> Run:
     path = folder / RECIPE
     try:
-        recipe = experiments.recipe(_object(path.read_text()))
-        about = _object((path := folder / ABOUT).read_text())
+        recipe = _recipe(_text(path))
+        about = _about(_text(path := folder / ABOUT))
         path = folder / METRICS
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        metrics = tuple(
-            _object(line) for line in lines if line.endswith("\n")
-        )  # a run that is killed may leave half a line
+        metrics = tuple(_metrics(_text(path), recipe)) if path.exists() else ()
         path = folder / RESULT
-        result = _object(path.read_text()) if path.exists() else None
-        if result is not None and result.get("status") not in (FINISHED, NOT_CONVERGED):
-            raise ValueError(
-                f"status={result.get('status')!r}; expected {FINISHED!r} or {NOT_CONVERGED!r}"
-            )
-    except (ValueError, TypeError, OSError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from None
+        result = _result(_text(path), recipe) if path.exists() else None
+    except OSError as error:
+        raise _UnreadableError(Damaged(path, error.strerror or str(error))) from None
+    # a recipe checks itself, in ways that depend on the experiment
+    except (
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+    ) as error:
+        raise _UnreadableError(Damaged(path, shorten(str(error), LONGEST))) from None
     return Run(folder, recipe, about, metrics, result)
 
 
-def _object(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError(f"it holds a {type(found).__name__}; expected an object")
+def _text(path: Path) -> str:
+    if not path.is_file():  # opening a pipe would wait for its writer
+        raise ValueError("it is not a file" if path.exists() else "it is missing")
+    return path.read_text(encoding="utf-8")
+
+
+def _recipe(text: str) -> Recipe:
+    values = schema.parse(text)
+    name = values.get("experiment", "classification")
+    schema.check("experiment", name, str)
+    if name in experiments.names():
+        schema.check_fields(experiments.get(name).recipe, values)
+    found = experiments.recipe(values)
+    # what a report asks of it
+    found.identity()
+    _ = norms.label(found), found.measures, found.curves, found.place
     return found
 
 
-def collect(folders: Sequence[Path]) -> list[Run]:
-    """All runs in and below the folders, by name."""
-    found: dict[Path, Run] = {}
+def _about(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = printable_values(schema.parse(text))
+    schema.check("command", found.get("command"), list[str] | None)
+    git = found.get("git")
+    schema.check("git", git, dict | None)
+    if git is not None:
+        schema.check("git: commit", git.get("commit"), str)
+        schema.check("git: changed", git.get("changed"), bool)
+    return found
+
+
+def _metrics(text: str, recipe: Recipe) -> Iterator[dict[str, Any]]:
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):  # a run that is killed may leave half a line
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        try:
+            found: dict[str, Any] = printable_values(schema.parse(line))
+            schema.check("epoch", found.get("epoch"), Positive)
+            for curve in (TRAINING, *recipe.curves):
+                schema.check(curve.key, found.get(curve.key), Share | None)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+        yield found
+
+
+def _result(text: str, recipe: Recipe) -> dict[str, Any]:
+    found: dict[str, Any] = printable_values(schema.parse(text))
+    status = found.get("status")
+    if status not in (FINISHED, NOT_CONVERGED):
+        schema.check("status", status, str)
+        raise ValueError(f"status={status!r}; expected {FINISHED!r} or {NOT_CONVERGED!r}")
+    required = {"reason": str, "chance": Share, "floor": Share, "seconds": float, "images": dict}
+    optional: dict[str, Any] = {"test_accuracy": Share, "parameters": int, "epochs": int}
+    if recipe.experiment == "adaptation":
+        required |= {"source": str, "target": str}
+    else:
+        _check_absent("source", found, recipe)
+    for name, kind in required.items():
+        schema.check(name, found.get(name), kind)
+    for name, kind in optional.items():
+        schema.check(name, found.get(name), kind | None)
+    for part, kind in {"train": int, "test": Positive}.items():
+        schema.check(f"images: {part}", found["images"].get(part), kind)
+    schema.check("images", found["images"], dict[str, int])
+    for i, measure in enumerate(recipe.measures):
+        needed = i == 0 and status == FINISHED
+        schema.check(measure.key, found.get(measure.key), Share if needed else Share | None)
+    _check_episodes(found, recipe)
+    _check_layers(found.get(LAYERS))
+    found["reason"] = shorten(found["reason"], LONGEST)
+    return found
+
+
+def _check_episodes(result: dict[str, Any], recipe: Recipe) -> None:
+    """Accuracies by episode, which are compared one by one: all of them, or none at all."""
+    count = getattr(recipe, "episodes", None)
+    if count is None:
+        _check_absent("episodes", result, recipe)
+        return
+    schema.check("episodes", result.get("episodes"), dict)
+    for measure in recipe.measures:
+        name, values = f"episodes: {measure.key}", result["episodes"].get(measure.key)
+        finished = result["status"] == FINISHED
+        schema.check(name, values, list[Share] if finished else list[Share] | None)
+        if values is not None and len(values) != count:
+            raise ValueError(f"{name} has {len(values)} values; expected {count}")
+
+
+def _check_absent(name: str, result: dict[str, Any], recipe: Recipe) -> None:
+    """Refuse the result of another experiment."""
+    if name in result:
+        raise ValueError(f"it has {name}, which a result of {recipe.experiment} does not have")
+
+
+def _check_layers(rows: Any) -> None:
+    schema.check(LAYERS, rows, list[dict[str, Any]])
+    for number, row in enumerate(rows):
+        for name, kind in LAYER.items():
+            schema.check(f"{LAYERS}[{number}]: {name}", row.get(name), kind)
+
+
+def scan(folders: Sequence[Path]) -> tuple[list[Run], list[Damaged]]:
+    """All runs in and below the folders, by name, and what cannot be read; an error if there is no folder of a run."""
+    runs: dict[Path, Run] = {}
+    damaged: dict[Path, Damaged] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise FileNotFoundError(f"{folder} is not a folder; expected one with runs in it")
-        for path in sorted(folder.rglob(RECIPE)):
-            found.setdefault(path.parent.resolve(), read(path.parent))
-    if not found:
-        raise ValueError(
-            f"no runs below {', '.join(map(str, folders))}; a run is a folder with {RECIPE}"
-        )
-    return list(found.values())
+            raise FileNotFoundError(
+                printable(f"{folder} is not a folder; expected one with runs in it")
+            )
+        for place in _places(folder):
+            key = place.resolve()
+            if key in runs or key in damaged:
+                continue
+            try:
+                runs[key] = _read(place)
+            except _UnreadableError as error:
+                damaged[key] = error.damaged
+    if not runs and not damaged:
+        where = printable(", ".join(map(str, folders)))
+        raise ValueError(f"no runs below {where}; a run is a folder with {RECIPE}")
+    return list(runs.values()), list(damaged.values())
+
+
+def _places(folder: Path) -> list[Path]:
+    """Folders that hold a run, or what is left of one that lost its recipe."""
+    found = []
+    for place, inside, files in os.walk(folder):
+        names = {*inside, *files}
+        if RECIPE in names or (ABOUT in names and names & {METRICS, RESULT}):
+            found.append(Path(place))
+    return sorted(found)
+
+
+def collect(folders: Sequence[Path]) -> list[Run]:
+    """All runs in and below the folders, by name; an error if one of them is damaged."""
+    runs, damaged = scan(folders)
+    if damaged:
+        raise ValueError("; ".join(map(str, damaged)))
+    return runs

@@ -1,325 +1,166 @@
-"""Normalisers against batch sizes or tasks: mean and spread over seeds, and the difference to BN, seed by seed."""
+"""From runs to comparisons: which runs stand in one table, in one row, in one cell.
+
+Runs of one cell differ in the seed, rows of a table in the normalizer and its groups, columns in the batch size or the task.
+A difference in anything else that results depend on (:meth:`Recipe.settings`) makes another table. Two settings of adaptation
+need more thought, because they may differ within one experiment: ``trust``, whose default depends on the task, and
+``weights``, which each normalizer may have of its own.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import math
+import json
 import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from bgn_lab import norms, paper
-from bgn_lab.experiments.adaptation import AdaptationRecipe
-from bgn_lab.experiments.adversarial import AdversarialRecipe
-from bgn_lab.experiments.fewshot import FewShotRecipe
-from bgn_lab.paper import NORMALISERS
+from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
 from bgn_lab.recipe import Measure, Recipe
-from bgn_lab.report.cells import Cell, cell, count
+from bgn_lab.report.cells import INCOMPLETE, cell
 from bgn_lab.report.collect import Run
+from bgn_lab.report.grid import Column, Comparison, data_name, named
+from bgn_lab.system.printable import shorten
 
-BASELINE = "BN"
+__all__ = ["Comparison", "compare", "compared", "named"]
+
 ACCURACY, MEAN = "test_accuracy", "mean"
-# fields of a recipe; runs that agree in all others are compared
-COMPARED = (
-    "norm",
-    "groups",
-    "instances",
-    "batch_size",
-    "seed",
-    "task",
-    "adapt",
-    "weights",
-    "trust",
-)
 IN_TITLE = ("experiment", "data", "model", "width", "epochs", "simulate_workers")
-WORDS = {
-    "adversarial": "adversarial training",
-    "fewshot": "few-shot learning",
-    "adaptation": "domain adaptation",
-    "nas-train": "a network of cells",
-}
+BY_TASK = "as released, by task"  # trust that is the default of each task
+BySeed = dict[tuple[str, int | str], dict[int, Run]]
 
 
-@dataclass(frozen=True)
-class Column:
-    """Of a table: what was measured at a place, which is a batch size or a task."""
-
-    place: int | str
-    measure: Measure
-    title: str
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Cells by (label, column) of runs that differ in nothing else but place and seed."""
-
-    setting: Recipe  # of the runs, with the first normaliser, place and seed
-    labels: tuple[str, ...]
-    places: tuple[int | str, ...]
-    cells: dict[tuple[str, Column], Cell]
-    apart: str = ""  # what sets it apart from others of the same title
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """By place, then by measure."""
-        return tuple(dict.fromkeys(column for _, column in self.cells))
-
-    @property
-    def firsts(self) -> tuple[Column, ...]:
-        """Of each place the first column, which has all its runs."""
-        return tuple(
-            {column.place: column for column in reversed(self.columns)}[place]
-            for place in self.places
-        )
-
-    def at(self, label: str, place: int | str, key: str | None = None) -> Cell:
-        """The cell of a row, for the most important measure unless another is named."""
-        key = key or self.setting.measures[0].key
-        column = next(c for c in self.columns if (c.place, c.measure.key) == (place, key))
-        return self.cells[label, column]
-
-    @property
-    def by_batch_size(self) -> bool:
-        """Whether columns are batch sizes, and nothing else."""
-        return len(self.columns) == len(self.places) and all(
-            isinstance(place, int) for place in self.places
-        )
-
-    @property
-    def runs(self) -> list[Run]:
-        """All of them, row by row."""
-        return [
-            run
-            for label in self.labels
-            for column in self.firsts
-            for run in self.cells[label, column].runs
-        ]
-
-    @property
-    def results(self) -> list[dict[str, Any]]:
-        """Of all runs that are over."""
-        return [run.result for run in self.runs if run.result is not None]
-
-    @property
-    def seeds(self) -> list[int]:
-        """All that occur."""
-        return sorted({run.recipe.seed for run in self.runs})
-
-    def title(self) -> str:
-        """What was run."""
-        s = self.setting
-        wide = "" if s.width is None else f" ({s.width} channels at first)"
-        workers = "" if s.simulate_workers == 1 else f", {s.simulate_workers} workers"
-        what = "" if s.experiment == "classification" else f"{WORDS[s.experiment]}, "
-        return (
-            f"{what}{s.model}{wide} on {_data(s)}, {count(s.epochs, 'epoch')}{workers}{self.apart}"
-        )
-
-    def reading(self) -> str:
-        """How to read the table."""
-        median = self.setting.median_of
-        when = f" (median of the last {median} epochs)" if median > 1 else ""
-        seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
-        if any("episodes" in result for result in self.results):
-            over, alone, pairs = (
-                f", mean of {seeds} ± 95 % interval over the episodes",
-                "",
-                "episode by episode",
-            )
-        else:
-            over = (
-                f", mean ± standard deviation over {seeds}" if len(self.seeds) > 1 else f", {seeds}"
-            )
-            single = (
-                any(c.accuracy and c.accuracy.count < 2 for c in self.cells.values())
-                and len(self.seeds) > 1
-            )
-            alone, pairs = " (no ± where there is but one run)" if single else "", "seed by seed"
-        beside = f", and the difference to {BASELINE}, {pairs}" if BASELINE in self.labels else ""
-        best = "at its batch size" if self.by_batch_size else "of its column"
-        return f"Test accuracy in %{when}{over}{alone}{beside}. Bold: the best {best}.{self._how()}"
-
-    def _how(self) -> str:
-        """What the measures of an experiment are."""
-        s = self.setting
-        if isinstance(s, AdversarialRecipe):
-            how = f" Robust: under PGD of {s.test_steps} steps of {s.step_size:.4f} within {s.bound}, begun at the image."
-            return how + (
-                f" Stronger attacks: {s.strong_restarts} random starts, {s.strong_images} images."
-                if s.strong_images
-                else ""
-            )
-        if isinstance(s, AdaptationRecipe):
-            how = "of all images of the target, which are also those that were adapted to, without their labels; last loop."
-            alone = "Source only: learned from the source alone, and compared with BN of that kind."
-            return f" Accuracies are {how} {alone} Nothing was chosen by the target's labels."
-        if isinstance(s, FewShotRecipe):
-            way = f" {s.classes}-way, {s.queries} queries of each class, {s.episodes} episodes, the same for all."
-            return way + (
-                " Transductive: normalisers saw the queries of an episode together."
-                if s.transductive
-                else ""
-            )
-        return ""
-
-    def caveats(self) -> str:
-        """What a reader needs in order to judge it."""
-        over = self.results
-        if not over:
-            return "Nothing is finished yet."
-        images, chance = over[0]["images"], over[0]["chance"]
-        accuracies = [
-            result["test_accuracy"] for result in over if result["test_accuracy"] is not None
-        ]
-        typical = statistics.median(accuracies) if accuracies else chance
-        error = 100 * math.sqrt(typical * (1 - typical) / images["test"])
-        sure = f": the standard error of one accuracy is about {error:.1f} points"
-        if "episodes" in over[0]:  # which the interval is over, and so knows nothing of seeds
-            sure = (
-                f"; seeds of one normaliser are up to {self._between_seeds():.1f} points apart"
-                if len(self.seeds) > 1
-                else ""
-            )
-        if isinstance(self.setting, AdaptationRecipe):
-            failed = "A run that learns the source no better than by guessing, or whose loss is not finite, did not converge."
-            return f"Images: {self._sizes()}. {failed}"
-        return (
-            f"{images['train']:,} training and {images['test']:,} test images{sure}. "
-            f"Guessing reaches {100 * chance:.1f} %; a run that ends at {100 * over[0]['floor']:.1f} % or "
-            "less, or whose loss is not finite, did not converge."
-        )
-
-    def _between_seeds(self) -> float:
-        """The largest difference of two runs of one normaliser, in percent."""
-        values = [
-            [
-                run.result[column.measure.key]
-                for run in found.runs
-                if run.result is not None and not run.failed
-            ]
-            for (_, column), found in self.cells.items()
-        ]
-        return 100 * max((max(own) - min(own) for own in values if own), default=0.0)
-
-    def _sizes(self) -> str:
-        """Of the domains."""
-        found: dict[str, int] = {}
-        for result in self.results:
-            found |= {
-                result["source"]: result["images"]["train"],
-                result["target"]: result["images"]["test"],
-            }
-        return ", ".join(f"{name} {images:,}" for name, images in sorted(found.items()))
-
-    def caption(self) -> str:
-        """Both."""
-        return f"{self.reading()} {self.caveats()}"
+def compared(recipe: Recipe) -> tuple[str, ...]:
+    """Fields of a recipe that rows, columns and seeds differ in."""
+    place = "batch_size" if isinstance(recipe.place, int) else "task"
+    return ("norm", "groups", "instances", "seed", "adapt", place)
 
 
 def compare(runs: Iterable[Run]) -> list[Comparison]:
-    """One comparison for each group of runs that share everything but normaliser, groups, batch size or task, and seed."""
+    """One comparison for each group of runs that agree in all that is not compared."""
     groups: list[tuple[dict[str, Any], list[Run]]] = []
-    # unfinished runs come last: they join finished ones whatever images those saw, and make way for finished ones of their recipe
+    # unfinished runs come last: they join finished ones whatever images those saw,
+    # and make way for finished ones of their recipe
     for run in sorted(runs, key=lambda run: run.result is None):
         setting = _setting(run)
         own = next((own for other, own in groups if setting.items() <= other.items()), None)
         if own is None:
             groups.append((setting, own := []))
         own.append(run)
+    tables = [
+        ({**setting, **extra}, part) for setting, own in groups for extra, part in _by_trust(own)
+    ]
+    differences = _differences([setting for setting, _ in tables])
+    return [_one(own, difference) for (_, own), difference in zip(tables, differences, strict=True)]
+
+
+def _setting(run: Run) -> dict[str, Any]:
+    """What results depend on, without what is compared."""
+    recipe = run.recipe
+    without = {*compared(recipe), "trust", "weights"}
+    found = {name: value for name, value in recipe.settings().items() if name not in without}
+    found |= {"experiment": recipe.experiment, "data": data_name(recipe)}
+    if hasattr(recipe, "weights"):
+        found["pretrained"] = recipe.weights is not None
+    if run.result is not None and isinstance(recipe.place, int):  # tasks have their own images
+        # data sets of one name may differ, such as a part of it and the whole
+        found["images"] = run.result["images"]
+    return found
+
+
+def _by_trust(runs: list[Run]) -> list[tuple[dict[str, Any], list[Run]]]:
+    """Divide runs into tables in each of which ``trust`` follows one rule: the default of each task, or one value for all.
+
+    A run may follow both rules, and then is in both tables.
+    """
+    if not isinstance(runs[0].recipe, AdaptationRecipe):
+        return [({}, runs)]
+    values, usual = {}, []
+    for run in runs:
+        assert isinstance(run.recipe, AdaptationRecipe)
+        values[id(run)] = run.recipe.trust_limit
+        if run.recipe.trust_limit == replace(run.recipe, trust=None).trust_limit:
+            usual.append(run)
+    regular = {id(run) for run in usual}
+    unusual = dict.fromkeys(value for run, value in values.items() if run not in regular)
+    tables: list[tuple[dict[str, Any], list[Run]]] = [({"trust": BY_TASK}, usual)]
+    tables += [
+        ({"trust": value}, [run for run in runs if values[id(run)] == value]) for value in unusual
+    ]
+    members = [{id(run) for run in own} for _, own in tables]
     return [
-        _one(own, apart)
-        for (_, own), apart in zip(groups, _apart([setting for setting, _ in groups]), strict=True)
+        table
+        for table, own in zip(tables, members, strict=True)
+        if own and not any(own < other for other in members)
     ]
 
 
-def _apart(settings: list[dict[str, Any]]) -> list[str]:
-    """What sets each apart from the others, beyond its title."""
+def _differences(settings: list[dict[str, Any]]) -> list[str]:
+    """What each differs in from the others, beyond its title."""
     names = sorted({name for setting in settings for name in setting if name not in IN_TITLE})
     differing = [
         name
         for name in names
         if len({str(setting[name]) for setting in settings if name in setting}) > 1
     ]
-    if len({setting["data"] for setting in settings}) == len(
-        {(setting["data"], setting.get("root")) for setting in settings}
-    ):
-        differing = [
-            name for name in differing if name != "root"
-        ]  # the title has its last part, which tells enough
+    data = {setting["data"] for setting in settings}
+    if len(data) == len({(setting["data"], setting.get("root")) for setting in settings}):
+        differing = [name for name in differing if name != "root"]  # its last part is in the title
     return [
         "".join(f", {name} {_value(setting[name])}" for name in differing if name in setting)
         for setting in settings
     ]
 
 
-def _setting(run: Run) -> dict[str, Any]:
-    """What the results depend on, without what is compared."""
-    found = {name: value for name, value in run.recipe.identity().items() if name not in COMPARED}
-    found |= {"experiment": run.recipe.experiment, "data": _data(run.recipe)}
-    if run.result is not None and isinstance(
-        run.recipe.place, int
-    ):  # tasks have images of their own
-        found["images"] = run.result[
-            "images"
-        ]  # data sets of one name may differ, such as a part of it and the whole
-    return found
-
-
-def _data(recipe: Recipe) -> str:
-    """The data set's name; that of the folder or file for people's own; both where it is in ImageNet's layout."""
-    if recipe.data == "imagenet" and recipe.root is not None and recipe.root.name != "imagenet":
-        return f"imagenet ({recipe.root.name})"
-    return (
-        recipe.root.name
-        if recipe.root is not None and recipe.data in ("folder", "arrays")
-        else recipe.data
-    )
-
-
 def _value(value: Any) -> str:
     if isinstance(value, str) and value.startswith("{"):  # a genotype
-        return f"found {hashlib.sha256(value.encode()).hexdigest()[:6]}"
-    return (
-        " + ".join(f"{n:,} {part}" for part, n in value.items())
-        if isinstance(value, dict)
-        else str(value)
-    )
+        return f"found {_code(value)}"
+    if isinstance(value, dict):
+        return " + ".join(f"{n:,} {part}" for part, n in value.items() if isinstance(n, int))
+    return shorten(str(value), 120)
+
+
+def _code(value: Any) -> str:
+    """A short name for a value of JSON, different for values that differ."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:6]
 
 
 def _order(run: Run) -> tuple[int, bool, int, int, str]:
-    """The paper's order; BGN's own choice of G before others; variants behind what they are of."""
+    """The paper's order; BGN's default before G from the largest to 1; variants after what they vary."""
     r = run.recipe
     return (
-        list(NORMALISERS).index(r.norm),
+        [*paper.NORMALISERS, r.norm].index(r.norm),
         r.groups is not None,
         r.instances or 0,
-        r.groups or 0,
+        -(r.groups or 0),
         r.variant,
     )
 
 
-def _one(runs: list[Run], apart: str) -> Comparison:
+def _one(runs: list[Run], difference: str) -> Comparison:
     runs = sorted(runs, key=_order)
-    rivals = {
-        norms.label(run.recipe): ", ".join(filter(None, (BASELINE, run.recipe.variant)))
-        for run in runs
-    }
-    labels = tuple(rivals)
+    weights = _weights(runs)
+    rows = {id(run): ", ".join(filter(None, (norms.label(run.recipe), own)))
+            for run, own in zip(runs, weights, strict=True)}  # fmt: skip
+    labels = tuple(dict.fromkeys(rows.values()))
+    rivals = _rivals(runs, rows)
     places = tuple(sorted({run.recipe.place for run in runs}, key=_rank))
-    by_seed: dict[tuple[str, int | str], dict[int, Run]] = {
-        (label, place): {} for label in labels for place in places
-    }
-    for run in runs:
-        own = by_seed[norms.label(run.recipe), run.recipe.place]
-        own.setdefault(run.recipe.seed, run)  # a recipe that was run twice counts once
+    by_seed: BySeed = {(label, place): {} for label in labels for place in places}
+    for run in runs:  # a recipe that was run twice counts once
+        by_seed[rows[id(run)], run.recipe.place].setdefault(run.recipe.seed, run)
     columns = _columns(runs[0].recipe.measures, (*places, *_average(by_seed, labels, places)))
     cells = {}
     for label, column in product(labels, columns):
-        baseline = by_seed.get((rivals[label], column.place), {}) if label != rivals[label] else {}
-        cells[label, column] = cell(by_seed[label, column.place], baseline, column.measure.key)
+        baseline = by_seed.get((rivals.get(label, ""), column.place), {})
+        found = cell(by_seed[label, column.place], baseline, column.measure.key)
+        begun = any(run.result for place in places for run in by_seed[label, place].values())
+        if column.place == MEAN and begun:
+            found = replace(found, missing=INCOMPLETE)
+        cells[label, column] = found
     for column in columns:
         means = {
             label: found.accuracy.mean
@@ -329,7 +170,73 @@ def _one(runs: list[Run], apart: str) -> Comparison:
         for label, mean in means.items():
             if round(mean, 1) == round(max(means.values()), 1):
                 cells[label, column] = replace(cells[label, column], best=True)
-    return Comparison(runs[0].recipe, labels, places, cells, apart)
+    return Comparison(
+        runs[0].recipe, labels, places, cells, difference, _about_weights(runs, weights)
+    )
+
+
+def _weights_of(run: Run) -> Any:
+    """What stands for the pretrained weights in the identity; None without."""
+    return run.recipe.identity().get("weights_code")
+
+
+def _weights(runs: Sequence[Run]) -> list[str]:
+    """What to add to the label of each run: the weights, where its normalizer has several."""
+    by_norm: dict[str, dict[str, str]] = defaultdict(dict)
+    for run in runs:
+        if (found := _weights_of(run)) is not None:
+            by_norm[run.recipe.norm][_code(found)] = _file_name(run)
+    added = []
+    for run in runs:
+        names = by_norm[run.recipe.norm]
+        if len(names) < 2:
+            added.append("")
+            continue
+        code = _code(_weights_of(run))
+        name = names[code]
+        unique = list(names.values()).count(name) == 1
+        added.append(f"weights {name}" if unique else f"weights {name} {code}")
+    return added
+
+
+def _file_name(run: Run) -> str:
+    return shorten(Path(str(getattr(run.recipe, "weights", ""))).name, 40)
+
+
+def _about_weights(runs: Sequence[Run], shown: Sequence[str]) -> str:
+    """A sentence about pretrained weights that differ by normalizer, and are not in the labels."""
+    found = {_code(w): None for run in runs if (w := _weights_of(run)) is not None}
+    if len(found) < 2 or any(shown):
+        return ""
+    names = {
+        paper.NORMALISERS.get(run.recipe.norm, run.recipe.norm): _file_name(run) for run in runs
+    }
+    listed = ", ".join(f"{norm} {name}" for norm, name in names.items())
+    return f" Pretrained weights differ by normalizer: {listed}."
+
+
+def _rivals(runs: Sequence[Run], rows: Mapping[int, str]) -> dict[str, str]:
+    """The row of BN that each row is compared with: of the same variant and the same weights.
+
+    Weights may differ where BN's are for BN alone, so that each normalizer has its own.
+    """
+    users: dict[str, set[str]] = defaultdict(set)
+    baselines: dict[tuple[str, str], str] = {}
+    for run in runs:
+        code = _code(_weights_of(run))
+        users[code].add(run.recipe.norm)
+        if run.recipe.norm == "bn":
+            baselines[run.recipe.variant, code] = rows[id(run)]
+    found = {}
+    for run in runs:
+        label, variant = rows[id(run)], run.recipe.variant
+        same = baselines.get((variant, _code(_weights_of(run))))
+        of_kind = {code: row for (kind, code), row in baselines.items() if kind == variant}
+        (only, row) = next(iter(of_kind.items())) if len(of_kind) == 1 else ("", None)
+        rival = same or (row if len(users[only]) == 1 else None)
+        if rival is not None and run.recipe.norm != "bn":
+            found[label] = rival
+    return found
 
 
 def _accuracy(run: Run) -> float:
@@ -338,12 +245,8 @@ def _accuracy(run: Run) -> float:
     return accuracy
 
 
-def _average(
-    by_seed: dict[tuple[str, int | str], dict[int, Run]],
-    labels: tuple[str, ...],
-    places: tuple[int | str, ...],
-) -> list[str]:
-    """Add the mean over tasks, of the seeds that finished all of them; what it is called."""
+def _average(by_seed: BySeed, labels: Sequence[str], places: Sequence[int | str]) -> list[str]:
+    """Add the mean over tasks, for seeds that finished all of them; the name of its column."""
     tasks = [place for place in places if isinstance(place, str)]
     if len(tasks) < 2:
         return []
@@ -377,13 +280,8 @@ def _rank(place: int | str) -> tuple[int, str]:
     return known.index(place) if place in known else len(known), place
 
 
-def named(place: int | str) -> str:
-    """In words."""
-    return f"batch {place}" if isinstance(place, int) else place
-
-
 def _columns(measures: tuple[Measure, ...], places: tuple[int | str, ...]) -> list[Column]:
-    """Named by what tells them apart.
+    """Columns, with titles of what they differ in.
 
     >>> [c.title for c in _columns((Measure("test_accuracy", "test accuracy"),), (2, 8))]
     ['batch 2', 'batch 8']

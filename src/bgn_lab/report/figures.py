@@ -9,37 +9,52 @@ import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from bgn_lab import paper
-from bgn_lab.report import text
+from bgn_lab.recipe import TRAINING, Measure
 from bgn_lab.report.cells import Cell
-from bgn_lab.report.comparison import Comparison, named
+from bgn_lab.report.grid import Comparison, named
+from bgn_lab.system import files
+from bgn_lab.training.run import NOT_CONVERGED
 
-# one colour per normaliser (Okabe and Ito's, which colour-blind readers can tell apart); variants of BGN differ in the dashes
+# one color per normalizer (Okabe and Ito's, which color-blind readers can distinguish)
 STYLES = {
     "BN": ("#0072B2", "o"), "IN": ("#56B4E9", "v"), "LN": ("#009E73", "^"), "GN": ("#E69F00", "s"),
     "PN": ("#CC79A7", "D"), "GBGN": ("#7a5230", "P"), "BGN": ("#D55E00", "*"),
 }  # fmt: skip
+OWN_STYLE = ("#555555", "X")  # people's own normalizers
+BAD = "#a3262a"  # what did not converge, as on the page
 NARROW = 4.2  # inches of a panel that has a phone's screen to itself
 _DASHES = ("-", "--", ":", "-.")
+_MARKS = "*ovs^DPX<>hd"
+Point = tuple[float, float | None]  # a value and half the length of its bar
 
 
 def _style(label: str, labels: Sequence[str]) -> dict[str, Any]:
+    """Rows of one normalizer differ in their dashes, or, if there are many, in their color and marker."""
     name = label.split(",")[0]
-    variant = [other for other in labels if other.split(",")[0] == name].index(label)
+    color, marker = STYLES.get(name, OWN_STYLE)
+    variants = [other for other in labels if other.split(",")[0] == name]
+    variant = variants.index(label)
     strong = name in ("BN", "BGN")
-    return {
-        "color": STYLES[name][0], "marker": STYLES[name][1], "linestyle": _DASHES[variant % len(_DASHES)], "label": label,
-        "linewidth": 2 if strong else 1.2, "markersize": 9 if name == "BGN" else 5, "zorder": 3 if strong else 2,
-        "markerfacecolor": "white" if variant else STYLES[name][0],
+    style: dict[str, Any] = {
+        "color": color, "marker": marker, "linestyle": _DASHES[variant % len(_DASHES)],
+        "label": label, "linewidth": 2 if strong else 1.4, "zorder": 3 if strong else 2,
+        "markersize": 9 if marker == "*" else 5, "markerfacecolor": "white" if variant else color,
     }  # fmt: skip
+    if variant and len(variants) > len(_DASHES):
+        shade = mpl.colormaps["plasma"](0.8 * (variant - 1) / (len(variants) - 2))
+        style |= {
+            "color": shade, "linestyle": "-", "linewidth": 1.4, "marker": _MARKS[variant % len(_MARKS)],
+            "markersize": 5, "markerfacecolor": shade, "zorder": 2,
+        }  # fmt: skip
+    return style
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -47,11 +62,8 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _panel(axes: Any, title: str, label: str) -> None:
-    axes.set_title(
-        textwrap.fill(title, 50 if axes.figure.get_figwidth() > NARROW else 46),
-        fontsize=10,
-        parse_math=False,
-    )
+    wide = 50 if axes.figure.get_figwidth() > NARROW else 46
+    axes.set_title(textwrap.fill(title, wide), fontsize=11, parse_math=False)
     axes.set_xlabel(label)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
@@ -62,170 +74,189 @@ def _batch_panel(axes: Any, title: str, sizes: Sequence[int]) -> None:
     axes.set_xticks(sizes, [f"{size}" for size in sizes])
     axes.minorticks_off()
     axes.set_ylabel("test accuracy, %")
-    _panel(axes, title, "batch size (images normalised together)")
+    _panel(axes, title, "batch size (images normalized together)")
 
 
 def _key(where: Any, lines: Sequence[Any], columns: int, **place: Any) -> None:
     where.legend(
-        handles=lines,
-        ncols=columns,
-        fontsize=9,
-        frameon=False,
-        columnspacing=1.2,
-        handlelength=2.4,
+        handles=lines, ncols=columns, fontsize=10, frameon=False, columnspacing=1.2, handlelength=2.4,
         **place,
-    )
+    )  # fmt: skip
 
 
-def by_batch_size(found: Comparison, columns: int = 2) -> Figure:
-    """What was measured, and beside it what the paper reports for ImageNet."""
-    figure = _figure((5.2 if columns > 1 else NARROW) * columns, 4.6 * (2 // columns))
-    for draw, axes in zip(
-        (_measured, _printed), figure.subplots(2 // columns, columns).flat, strict=True
-    ):
-        _key(axes, draw(axes, found), 3, loc="upper center", bbox_to_anchor=(0.5, -0.15))
-    return figure
+def _rows_of_key(entries: int) -> float:
+    """Inches that a key in three columns needs below a panel."""
+    return 0.21 * math.ceil(entries / 3)
 
 
 def accuracies(found: Comparison, columns: int = 2) -> Figure:
     """What was measured, and beside it what the paper reports for the same experiment."""
-    return by_batch_size(found, columns) if found.by_batch_size else by_normaliser(found, columns)
+    return by_batch_size(found, columns) if found.by_batch_size else by_normalizer(found, columns)
 
 
-def by_normaliser(found: Comparison, columns: int = 2) -> Figure:
-    """A row for each normaliser, a mark for each measure; beside it the paper's own figures."""
-    printed = text.PAPER_TABLES[found.setting.experiment][0]
-    names = [paper.NORMALISERS[name] for name in printed.rows]
-    figure = _figure(
-        (5.2 if columns > 1 else NARROW) * columns, (0.36 * len(found.labels) + 2) * (2 // columns)
-    )
-    panels = figure.subplots(2 // columns, columns, squeeze=False).flat
-    ours = {
-        column.title: [
-            (a.mean, a.deviation) if (a := found.cells[label, column].accuracy) else None
-            for label in found.labels
-        ]
-        for column in found.columns
-    }
-    theirs = {
-        title: [
-            None if (value := row[i]) is None else (value, None) for row in printed.rows.values()
-        ]
-        for i, title in enumerate(printed.columns)
-    }
-    marks = {name: number for number, name in enumerate(dict.fromkeys([*ours, *theirs]))}
-    _dots(panels[0], f"Measured: {found.title()}", found.labels, ours, marks)
-    _dots(panels[1], f"The paper's own figures: {printed.title}", names, theirs, marks)
+def by_batch_size(found: Comparison, columns: int = 2) -> Figure:
+    """What was measured, and beside it what the paper reports for ImageNet."""
+    wide = 5.4 if columns > 1 else NARROW
+    high = 4 + _rows_of_key(len(found.labels) + 1)
+    figure = _figure(wide * columns, high * (2 // columns))
+    panels = figure.subplots(2 // columns, columns).flat
+    for draw, axes in zip((_measured, _printed), panels, strict=True):
+        # two columns for long labels: three would be wider than the panel
+        lines = draw(axes, found)
+        many = 3 if max(len(str(line.get_label())) for line in lines) < 17 else 2
+        _key(axes, lines, many, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     return figure
 
 
-Point = tuple[float, float | None] | None  # a value and half the length of its bar
+def _measured(axes: Any, found: Comparison) -> list[Any]:
+    """Draw the comparison; the lines that a key explains."""
+    sizes, lines = [place for place in found.places if isinstance(place, int)], []
+    _batch_panel(axes, f"Measured: {found.title()}", sizes)
+    cross: dict[str, Any] = {"linestyle": "", "marker": "x", "markeredgewidth": 2, "zorder": 4}
+    foot = {"transform": axes.get_xaxis_transform(), "clip_on": False, "in_layout": False}
+    gap = min([2.0, *(math.log2(b / a) for a, b in pairwise(sizes))])
+    means = [cell.accuracy.mean for cell in found.cells.values() if cell.accuracy]
+    lowest = min(means) - (max(means) - min(means)) / 2 if means else 0.0
+    for i, label in enumerate(found.labels):
+        # beside each other, so that error bars do not hide each other
+        shift = 2 ** (0.3 * gap * ((i + 0.5) / len(found.labels) - 0.5))
+        cells = {shift * size: found.at(label, size) for size in sizes}
+        points = [(x, a) for x, cell in cells.items() if (a := cell.accuracy) is not None]
+        style = _style(label, found.labels)
+        axes.errorbar(
+            [x for x, _ in points], [a.mean for _, a in points], [a.deviation or 0 for _, a in points],
+            capsize=2, elinewidth=0.8, **style,
+        )  # fmt: skip
+        lines += axes.plot([], [], **style)
+        failed = {x: cell.failed_accuracy for x, cell in cells.items() if cell.failed}
+        for x, reached in failed.items():
+            if reached is not None and reached.mean >= lowest:
+                axes.plot([x], [reached.mean], color=style["color"], **cross)
+                continue
+            # on the axis, with its accuracy in numbers: at its height it would flatten all others
+            axes.plot([x], [0], color=style["color"], **cross, **foot)
+            if reached is not None:
+                axes.annotate(
+                    f"{reached.mean:.1f}", (x, 0), (0, 8 + 11 * (i % 2)), ha="center", fontsize=9,
+                    xycoords=foot["transform"], textcoords="offset points", color=style["color"],
+                )  # fmt: skip
+    if any(cell.failed for cell in found.cells.values()):
+        lines += axes.plot([], [], color="black", label=NOT_CONVERGED, **cross)
+    return lines
+
+
+def _printed(axes: Any, _: Comparison) -> list[Any]:
+    title = "The paper's own figures: ResNet-50 on ImageNet, 120 epochs"
+    _batch_panel(axes, title, sorted(paper.BATCH_SIZES))
+    names = [paper.NORMALISERS[name] for name in paper.IMAGENET.rows]
+    for name, values in zip(names, paper.IMAGENET.rows.values(), strict=True):
+        shown = [math.nan if value is None else value for value in values]
+        axes.plot(paper.BATCH_SIZES, shown, **_style(name, names))
+    return list(axes.lines)
+
+
+def by_normalizer(found: Comparison, columns: int = 2) -> Figure:
+    """A row for each normalizer, a mark for each measure; beside it the paper's own figures."""
+    source = found.experiment.paper_tables[0]
+    names = [paper.NORMALISERS[name] for name in source.rows]
+    high = 0.36 * max(len(found.labels), len(names)) + 2
+    figure = _figure((5.4 if columns > 1 else NARROW) * columns, high * (2 // columns))
+    panels = figure.subplots(2 // columns, columns, squeeze=False).flat
+    cells = {
+        column.title: [found.cells[label, column] for label in found.labels]
+        for column in found.columns
+    }
+    ours = {
+        title: [(a.mean, a.deviation) if (a := cell.accuracy) else None for cell in own]
+        for title, own in cells.items()
+    }
+    failed = [
+        (y, a.mean)
+        for own in cells.values()
+        for y, cell in enumerate(own)
+        if (a := cell.failed_accuracy)
+    ]
+    theirs = {
+        title: [
+            None if (value := row[i]) is None else (value, None) for row in source.rows.values()
+        ]
+        for i, title in enumerate(source.columns)
+    }
+    marks = {name: number for number, name in enumerate(dict.fromkeys([*ours, *theirs]))}
+    _dots(panels[0], f"Measured: {found.title()}", found.labels, ours, marks, failed)
+    _dots(panels[1], f"The paper's own figures: {source.title}", names, theirs, marks)
+    return figure
 
 
 def _dots(
     axes: Any,
     title: str,
     labels: Sequence[str],
-    series: Mapping[str, Sequence[Point]],
+    series: Mapping[str, Sequence[Point | None]],
     marks: Mapping[str, int],
+    failed: Sequence[tuple[int, float]] = (),
 ) -> None:
     for name, values in series.items():
         points = [(y, *value) for y, value in enumerate(values) if value is not None]
         axes.errorbar(
-            [x for _, x, _ in points], [y for y, _, _ in points], xerr=[wide or 0 for _, _, wide in points], label=name,
-            linestyle="", marker="osD^v"[marks[name] % 5], color=f"C{marks[name]}", capsize=2, elinewidth=0.8,
+            [x for _, x, _ in points], [y for y, _, _ in points],
+            xerr=[wide or 0 for _, _, wide in points], label=name, linestyle="",
+            marker="osD^v"[marks[name] % 5], color=f"C{marks[name]}", capsize=2, elinewidth=0.8,
+        )  # fmt: skip
+    if failed:
+        axes.plot(
+            [x for _, x in failed], [y for y, _ in failed], linestyle="", marker="x", color=BAD,
+            markeredgewidth=2, label=NOT_CONVERGED, zorder=4,
         )  # fmt: skip
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     _panel(axes, title, "test accuracy, %")
-    _key(
-        axes, axes.get_legend_handles_labels()[0], 3, loc="upper center", bbox_to_anchor=(0.5, -0.2)
-    )
+    handles = axes.get_legend_handles_labels()[0]
+    _key(axes, handles, 3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
-def _measured(axes: Any, found: Comparison) -> list[Any]:
-    """The lines that a key explains."""
-    sizes, lines = [place for place in found.places if isinstance(place, int)], []
-    _batch_panel(axes, f"Measured: {found.title()}", sizes)
-    foot: dict[str, Any] = {
-        "transform": axes.get_xaxis_transform(),
-        "clip_on": False,
-        "in_layout": False,
-    }
-    foot |= {"linestyle": "", "marker": "x", "markeredgewidth": 2}
-    gap = min([2.0, *(math.log2(b / a) for a, b in pairwise(sizes))])
-    for i, label in enumerate(found.labels):
-        shift = 2 ** (
-            0.3 * gap * ((i + 0.5) / len(found.labels) - 0.5)
-        )  # so that error bars do not hide each other
-        points = [
-            (shift * size, a) for size in sizes if (a := found.at(label, size).accuracy) is not None
-        ]
-        style = _style(label, found.labels)
-        deviations = [a.deviation or 0 for _, a in points]
-        axes.errorbar(
-            [x for x, _ in points],
-            [a.mean for _, a in points],
-            deviations,
-            capsize=2,
-            elinewidth=0.8,
-            **style,
-        )
-        lines += axes.plot([], [], **style)
-        failed = [shift * size for size in sizes if found.at(label, size).failed]
-        axes.plot(failed, [0] * len(failed), color=style["color"], **foot)
-    if any(cell.failed for cell in found.cells.values()):
-        lines += axes.plot([], [], color="black", label="did not converge", **foot)
-    return lines
-
-
-def _printed(axes: Any, _: Comparison) -> list[Any]:
-    _batch_panel(
-        axes,
-        "The paper's own figures: ResNet-50 on ImageNet, 120 epochs",
-        sorted(paper.BATCH_SIZES),
-    )
-    names = [paper.NORMALISERS[name] for name in paper.IMAGENET.rows]
-    for name, values in zip(names, paper.IMAGENET.rows.values(), strict=True):
-        axes.plot(
-            paper.BATCH_SIZES,
-            [math.nan if value is None else value for value in values],
-            **_style(name, names),
-        )
-    return list(axes.lines)
-
-
-def curves(found: Comparison, columns: int = 3) -> Figure:
-    """By epoch, the first of the recipe's curves that there is; one panel per place."""
-    places, metrics = found.places, [metrics for run in found.runs for metrics in run.metrics]
-    kinds = found.setting.curves
-    curve = next((kind for kind in kinds if any(kind.key in epoch for epoch in metrics)), kinds[-1])
-    few = (
-        max((epoch["epoch"] for epoch in metrics), default=0) <= 12
-    )  # more markers would hide the lines
-    columns = min(columns, len(places))
-    rows = math.ceil(len(places) / columns)
-    figure = _figure(3.4 * columns if columns > 1 else NARROW, 3.1 * rows + 0.7)
+def curves(found: Comparison, columns: int = 4) -> Figure:
+    """Accuracy by epoch, one panel per place, one line per row: training accuracy, below it the others that were measured."""
+    kinds = _kinds(found)
+    places, columns = found.places, min(columns, len(found.places))
+    # more markers would hide the lines
+    few = max((epoch["epoch"] for run in found.runs for epoch in run.metrics), default=0) <= 12
+    blocks = [places[i : i + columns] for i in range(0, len(places), columns)]
+    rows = len(blocks) * len(kinds)
+    wide = NARROW if columns == 1 else max(2.7 * columns, 5.4)
+    across = max(1, int(wide / (0.09 * max(map(len, found.labels)) + 0.75)))
+    high = 2.4 * rows + 0.24 * math.ceil(len(found.labels) / across) + 0.3
+    figure = _figure(wide, high)
     panels = figure.subplots(rows, columns, sharey=True, squeeze=False)
     drawn = {}
-    for axes, place in zip(panels.flat, places, strict=False):
-        for label in found.labels:
-            if means := _means(found.at(label, place), curve.key):
-                style = _style(label, found.labels) | ({} if few else {"marker": ""})
-                (drawn[label],) = axes.plot(list(means), list(means.values()), **style)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        _panel(axes, named(place), "epoch")
-    for axes in panels[:, 0]:
-        axes.set_ylabel(f"{curve.name}, %")
-    for axes in panels.flat[len(places) :]:
-        axes.set_visible(False)
+    for number, (block, kind) in enumerate((block, kind) for block in blocks for kind in kinds):
+        for axes, place in zip(panels[number], block, strict=False):
+            for label in found.labels:
+                if means := _means(found.at(label, place), kind.key):
+                    style = _style(label, found.labels) | ({} if few else {"marker": ""})
+                    (drawn[label],) = axes.plot(list(means), list(means.values()), **style)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            _panel(axes, named(place), "epoch")
+        for axes in panels[number][len(block) :]:
+            axes.set_visible(False)
+        panels[number][0].set_ylabel(f"{kind.name}, %")
     lines = [drawn[label] for label in found.labels if label in drawn]
-    _key(figure, lines, 3 if columns < 3 else 4, loc="outside lower center")
+    if lines:
+        _key(figure, lines, across, loc="outside lower center")
     return figure
 
 
+def _kinds(found: Comparison) -> list[Measure]:
+    """What was measured by epoch: on training images, then on others."""
+    known = list(dict.fromkeys((TRAINING, *found.setting.curves)))
+    measured = {
+        name for run in found.runs for epoch in run.metrics for name in epoch if epoch[name] is not None
+    }  # fmt: skip
+    return [kind for kind in known if kind.key in measured] or known[-1:]
+
+
 def _means(cell: Cell, name: str) -> dict[int, float]:
-    """By epoch, over the runs that converged, or over all where none did; without those that are not over."""
+    """Mean by epoch over the runs that converged, or over all if none did; unfinished runs are not in it."""
     over = [run for run in cell.runs if run.result is not None]
     by_epoch: dict[int, list[float]] = defaultdict(list)
     for run in [run for run in over if not run.failed] or over:
@@ -235,11 +266,20 @@ def _means(cell: Cell, name: str) -> dict[int, float]:
     return {epoch: sum(values) / len(values) for epoch, values in sorted(by_epoch.items())}
 
 
+class Drawn(NamedTuple):
+    """Both pictures of a comparison, for a wide screen."""
+
+    accuracies: Figure
+    curves: Figure
+
+
+def draw(found: Comparison) -> Drawn:
+    """Both pictures."""
+    return Drawn(accuracies(found), curves(found))
+
+
 def svg(figure: Figure) -> bytes:
     """A figure as SVG; the same figure makes the same bytes."""
-    buffer = BytesIO()
     with mpl.rc_context({"svg.hashsalt": "bgn", "svg.fonttype": "path"}):
-        figure.savefig(
-            buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        )
-    return buffer.getvalue()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        return files.render_figure(figure, "svg", metadata=nothing)

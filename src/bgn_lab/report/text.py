@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bgn_lab import paper
-from bgn_lab.report.cells import became
-from bgn_lab.report.comparison import BASELINE, Comparison, named
+from bgn_lab import experiments, paper
+from bgn_lab.report.cells import Cell, became
+from bgn_lab.report.collect import Damaged
+from bgn_lab.report.grid import BASELINE, Column, Comparison, named
 from bgn_lab.training.run import NOT_CONVERGED
 
-BECAME = "What each normaliser became in this network"
+TITLE = "Normalizers compared"
+MARK = "Written by bgn report, which overwrites it."
+BECAME = "What each normalizer is in this network"
 BECAME_NOTE = (
     "What it acts as in all layers, the number of groups G and the values that share a statistic."
 )
-PAPER_TABLES = {  # those that belong beside an experiment's comparison
-    "classification": (paper.IMAGENET, paper.GROUP_SWEEP),
-    "adversarial": (paper.ADVERSARIAL,),
-    "fewshot": (paper.FEWSHOT,),
-    "adaptation": (paper.ADAPTATION,),
-    "nas-train": (paper.DARTS, paper.MANAS),
-}
+BESIDE = "Beside the paper's figures"
+LEFT_OUT = "Left out because they cannot be read"
+WIDE = 4  # columns from which on differences to BN have a table of their own
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -44,54 +45,96 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def markdown(comparisons: Sequence[Comparison]) -> str:
+def escape(text: str) -> str:
+    """Text in which Markdown sees no HTML."""
+    return html.escape(text, quote=False)
+
+
+def markdown(comparisons: Sequence[Comparison], damaged: Sequence[Damaged] = ()) -> str:
     """All comparisons, then the paper's own figures."""
-    parts = ["# Normalisers compared\n"]
+    parts = [f"<!-- {MARK} -->\n", f"# {TITLE}\n"]
     for found in comparisons:
         parts += [
-            f"## Measured: {html.escape(found.title(), quote=False)}\n",
+            f"## Measured: {escape(found.title())}\n",
             measured(found),
-            found.caption() + "\n",
+            escape(found.caption()) + "\n",
         ]
-        rows = (
-            [label, *(became(found.cells[label, column]) for column in found.firsts)]
+        header, rows = beside(found)
+        if rows:
+            parts += [f"### {BESIDE}\n", table(header, rows), beside_note(found) + "\n"]
+        kinds = (
+            [escape(label), *(became(found.cells[label, column]) for column in found.firsts)]
             for label in found.labels
         )
-        header = ["normaliser", *map(named, found.places)]
-        parts += [f"### {BECAME}\n", table(header, rows), BECAME_NOTE + "\n"]
-    return "\n".join([*parts, *map(theirs, beside(comparisons))])
+        header = ["normalizer", *map(named, found.places)]
+        parts += [f"### {BECAME}\n", table(header, kinds), BECAME_NOTE + "\n"]
+    if damaged:
+        listed = "".join(f"- {escape(one.short())}\n" for one in damaged)
+        parts += [f"## {LEFT_OUT}\n", listed]
+    return "\n".join([*parts, *map(theirs, paper_tables(comparisons))])
 
 
-def beside(comparisons: Iterable[Comparison]) -> list[paper.Table]:
+def paper_tables(comparisons: Iterable[Comparison]) -> list[paper.Table]:
     """The paper's tables of the experiments that occur."""
     return [
         source
         for name in dict.fromkeys(found.setting.experiment for found in comparisons)
-        for source in PAPER_TABLES[name]
+        for source in experiments.get(name).paper_tables
     ]
 
 
 def measured(found: Comparison) -> str:
-    """Accuracy and difference to BN."""
-    header = ["normaliser"]
-    for column in found.columns:
-        header += [column.title, f"to {BASELINE}"]
+    """Accuracy and difference to BN; many columns have the differences in a second table."""
+    rows = [
+        (escape(label), [found.cells[label, c] for c in found.columns]) for label in found.labels
+    ]
+    titles = [column.title for column in found.columns]
+    if len(titles) < WIDE:
+        header = ["normalizer", *(word for title in titles for word in (title, f"to {BASELINE}"))]
+        return table(
+            header,
+            ([label, *(t for cell in own for t in (_accuracy(cell), cell.difference_text()))]
+             for label, own in rows),
+        )  # fmt: skip
+    made = table(["normalizer", *titles], ([label, *map(_accuracy, own)] for label, own in rows))
+    if not any(cell.difference for cell in found.cells.values()):
+        return made
+    differences = table(
+        [f"difference to {BASELINE}", *titles],
+        ([label, *(cell.difference_text() for cell in own)] for label, own in rows
+         if any(cell.difference for cell in own)),
+    )  # fmt: skip
+    return f"{made}\n{differences}"
+
+
+def _accuracy(cell: Cell) -> str:
+    note = f" ({cell.note()})" if cell.note() else ""
+    return f"**{cell.text()}**" if cell.best else cell.text() + note
+
+
+def beside(found: Comparison) -> tuple[list[str], list[list[str]]]:
+    """What was measured / what the paper prints, where it prints something; header and rows."""
+    columns = [column for column in found.columns if column.place in found.places]
     rows = []
     for label in found.labels:
-        row = [label]
-        for column in found.columns:
-            cell = found.cells[label, column]
-            note = f" ({cell.note()})" if cell.note() else ""
-            row += [
-                f"**{cell.text()}**" if cell.best else cell.text() + note,
-                cell.difference_text(),
-            ]
-        rows.append(row)
-    return table(header, rows)
+        own = []
+        for column in columns:
+            cell, value = found.cells[label, column], found.printed(label, column)
+            own.append("" if value is None else f"{cell.text()} / {value:.1f}")
+        if any(own):
+            rows.append([label, *own])
+    return ["measured / paper", *(column.title for column in columns)], rows
+
+
+def beside_note(found: Comparison) -> str:
+    """What the numbers after the stroke are."""
+    numbers = " and ".join(str(table.number) for table in found.experiment.paper_tables)
+    title = found.experiment.paper_tables[0].title
+    return f"After the stroke: the paper's table {numbers} ({title}), not measured here."
 
 
 def printed(source: paper.Table) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a table of the paper, with as many decimals as it prints; a broad one is turned on its side.
+    """Header and rows of a table of the paper, with as many decimals as it prints; a broad one is transposed.
 
     >>> header, rows = printed(paper.GROUP_SWEEP)
     >>> header, rows[1]
@@ -102,7 +145,7 @@ def printed(source: paper.Table) -> tuple[list[str], list[list[str]]]:
     rows = [
         [
             paper.NORMALISERS.get(name, name),
-            *("did not converge" if value is None else f"{value:.{decimals}f}" for value in row),
+            *(NOT_CONVERGED if value is None else f"{value:.{decimals}f}" for value in row),
         ]
         for name, row in source.rows.items()
     ]
@@ -113,7 +156,7 @@ def printed(source: paper.Table) -> tuple[list[str], list[list[str]]]:
 
 
 def paper_title(source: paper.Table) -> str:
-    """Nobody shall take it for a measurement made here."""
+    """A heading that nobody takes for a measurement made here."""
     return f"The paper's own figures (its table {source.number}), not measured here"
 
 
@@ -124,36 +167,109 @@ def paper_subtitle(source: paper.Table) -> str:
 
 
 def theirs(source: paper.Table) -> str:
-    """A table of the paper, labelled as such."""
-    return f"## {paper_title(source)}\n\n{paper_subtitle(source)}\n\n{table(*printed(source))}\n{source.note}\n"
+    """A table of the paper, labeled as such."""
+    return (
+        f"## {paper_title(source)}\n\n{paper_subtitle(source)}\n\n"
+        f"{table(*printed(source))}\n{source.note}\n"
+    )
 
 
-def terminal(found: Comparison, title: str = "") -> RichTable:
-    """The comparison for the terminal: below each accuracy the difference to BN."""
-    heading = Text(title, style="bold") if title else None
-    made = RichTable(title=heading, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    made.add_column("normaliser", no_wrap=True)
-    for column in found.columns:
-        made.add_column(
-            column.title, justify="right", overflow="fold", max_width=len(NOT_CONVERGED)
-        )
-    for label in found.labels:
-        row = [Text(label)]
-        for column in found.columns:
-            cell = found.cells[label, column]
-            style = (
-                "bold green"
-                if cell.best
-                else "red"
-                if cell.failed
-                else ""
-                if cell.results
-                else "dim"
-            )
-            row.append(Text(cell.text() if cell.results else "·", style=style))
-            row[-1].append(
-                "".join(f"\n{line}" for line in (cell.difference_text(), cell.note()) if line),
-                style="not bold dim",
-            )
-        made.add_row(*row)
-    return made
+@dataclass(frozen=True)
+class Terminal:
+    """A comparison for the terminal, in a form that fits its width.
+
+    With room, the difference to BN stands below each accuracy. Without, it has a table of its own; and tables that are still
+    too wide are cut between columns.
+    """
+
+    found: Comparison
+    title: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Called by rich."""
+        if self.title:
+            yield Text(self.title, style="bold")
+        full = self._table(self.found.columns, _full, "normalizer")
+        if _width(console, options, full) <= options.max_width:
+            yield full
+            return
+        header = "batch size" if self.found.by_batch_size else "normalizer"
+        yield from self._cut(console, options, header, _compact)
+        if any(cell.short_note() for cell in self.found.cells.values()):
+            yield Text(f"✗n/m: n of m runs {NOT_CONVERGED}", style="dim")
+        if any(cell.difference for cell in self.found.cells.values()):
+            yield Text("")
+            whole = self._table(self.found.columns, _difference, f"to {BASELINE}")
+            fits = _width(console, options, whole) <= options.max_width
+            show = _difference if fits else _mean_difference
+            yield from self._cut(console, options, f"to {BASELINE}", show)
+
+    def _cut(
+        self, console: Console, options: ConsoleOptions, header: str, show: Callable[[Cell], Text]
+    ) -> Iterable[RichTable]:
+        """As few tables as the width allows, each with about as many columns."""
+        columns = self.found.columns
+        for parts in range(1, len(columns) + 1):
+            size = -(-len(columns) // parts)
+            pieces = [columns[i : i + size] for i in range(0, len(columns), size)]
+            made = [self._table(piece, show, header) for piece in pieces]
+            if all(_width(console, options, one) <= options.max_width for one in made):
+                break
+        yield from made
+
+    def _table(
+        self, columns: Sequence[Column], show: Callable[[Cell], Text], header: str
+    ) -> RichTable:
+        full = show is _full
+        made = RichTable(
+            box=box.SIMPLE_HEAD if full else None, pad_edge=False,
+            padding=(0, 1) if full else (0, 1, 0, 0), header_style="bold" if full else "bold underline",
+        )  # fmt: skip
+        made.add_column(header, no_wrap=True)
+        for column in columns:
+            short = str(column.place) if self.found.by_batch_size else column.title
+            made.add_column(
+                column.title if full else short, justify="right", overflow="fold",
+                max_width=len(NOT_CONVERGED) if full else None,
+            )  # fmt: skip
+        for label in self.found.labels:
+            cells = [self.found.cells[label, column] for column in columns]
+            rivals = show in (_difference, _mean_difference)
+            if not rivals or any(cell.difference for cell in cells):
+                made.add_row(Text(label), *map(show, cells))
+        return made
+
+
+def _width(console: Console, options: ConsoleOptions, made: RichTable) -> int:
+    return console.measure(made, options=options.update(max_width=1000)).maximum
+
+
+def terminal(found: Comparison, title: str = "") -> Terminal:
+    """The comparison for ``console.print``."""
+    return Terminal(found, title)
+
+
+def _styled(cell: Cell, space: str) -> Text:
+    style = "bold green" if cell.best else "red" if cell.failed else "" if cell.results else "dim"
+    return Text(cell.text(space) if cell.results else "·", style=style)
+
+
+def _full(cell: Cell) -> Text:
+    made = _styled(cell, " ")
+    below = (cell.difference_text(), cell.note())
+    return made.append("".join(f"\n{line}" for line in below if line), style="not bold dim")
+
+
+def _compact(cell: Cell) -> Text:
+    made = _styled(cell, "") if cell.shown or not cell.results else Text("none", style="red")
+    note = f"\n{cell.short_note()}" if cell.failed else ""
+    return made.append(note, style="not bold red")
+
+
+def _difference(cell: Cell) -> Text:
+    return Text(cell.difference_text(space=""))
+
+
+def _mean_difference(cell: Cell) -> Text:
+    """Without the ±, which table.md has."""
+    return Text("" if cell.difference is None else f"{cell.difference.mean:+.1f}")

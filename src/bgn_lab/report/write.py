@@ -2,43 +2,104 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bgn_lab import files
 from bgn_lab.report import figures, text
-from bgn_lab.report.cells import Cell
-from bgn_lab.report.collect import Run
-from bgn_lab.report.comparison import Comparison, compare
+from bgn_lab.report.cells import Cell, Spread
+from bgn_lab.report.collect import Damaged, Run
+from bgn_lab.report.comparison import compare
+from bgn_lab.report.grid import Comparison
 from bgn_lab.report.page import page
+from bgn_lab.system import files
+from bgn_lab.system.printable import printable
+
+RESULTS, TABLE, PAGE = "results.json", "table.md", "report.html"
+PICTURES = re.compile(r"(accuracy|curves)(-[1-9]\d*)?\.png")
+HEAD = 4096  # bytes of a file within which its mark stands
 
 
-def write(runs: Sequence[Run], out: Path) -> list[Comparison]:
-    """results.json, table.md, pictures and report.html; the comparisons that they show."""
+def check_out(out: Path) -> None:
+    """Refuse a folder with files that a report would overwrite and that are not of an earlier report."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(printable(f"out={out} is a file; expected a folder"))
+    foreign = sorted(path.name for path in _targets(out) if not _is_ours(path))
+    if foreign:
+        raise ValueError(
+            printable(
+                f"out={out} holds {', '.join(foreign)}, which bgn report did not write and would"
+                " overwrite; choose another --out or move it"
+            )
+        )
+
+
+def _targets(out: Path) -> list[Path]:
+    """What there is under names of files of a report."""
+    if not out.is_dir():
+        return []
+    return [
+        path
+        for path in out.iterdir()
+        if path.name in (RESULTS, TABLE, PAGE) or PICTURES.fullmatch(path.name)
+    ]
+
+
+def _is_ours(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return text.MARK.encode() in file.read(HEAD)
+
+
+def write(runs: Sequence[Run], out: Path, damaged: Sequence[Damaged] = ()) -> list[Comparison]:
+    """Write results.json, table.md, pictures and report.html; the comparisons that they show."""
+    check_out(out)
     comparisons = compare(runs)
+    drawn = [figures.draw(found) for found in comparisons]
+    content: dict[str, str | bytes] = {
+        TABLE: text.markdown(comparisons, damaged),
+        PAGE: page(comparisons, damaged, drawn),
+    }
+    for number, pictures in enumerate(drawn, 1):
+        ending = "" if len(comparisons) == 1 else f"-{number}"
+        for name, figure in zip(("accuracy", "curves"), pictures, strict=True):
+            figure.set_layout_engine("none")  # the page has laid it out
+            content[f"{name}{ending}.png"] = files.render_figure(
+                figure, "png", dpi=150, metadata={"Software": text.MARK}
+            )
     out.mkdir(parents=True, exist_ok=True)
-    files.write_json(out / "results.json", [_plain(found) for found in comparisons])
-    files.write(out / "table.md", text.markdown(comparisons))
-    for number, found in enumerate(comparisons):
-        ending = "" if len(comparisons) == 1 else f"-{number + 1}"
-        files.write_figure(out / f"accuracy{ending}.png", figures.accuracies(found), dpi=150)
-        files.write_figure(out / f"curves{ending}.png", figures.curves(found), dpi=150)
-    files.write(out / "report.html", page(comparisons))
+    files.write_json(
+        out / RESULTS,
+        {
+            "generator": text.MARK,
+            "comparisons": [_plain(found) for found in comparisons],
+            "left_out": [one.short() for one in damaged],
+        },
+    )
+    for name, own in content.items():
+        files.write(out / name, own)
+    for path in _targets(out):  # pictures of comparisons that an earlier report had
+        if path.name not in (RESULTS, *content):
+            path.unlink()
     return comparisons
 
 
 def _plain(found: Comparison) -> dict[str, Any]:
-    def of(cell: Cell, first: bool) -> dict[str, Any]:
+    def values(own: Spread | None) -> dict[str, Any] | None:
+        return None if own is None else asdict(own)
+
+    def plain(cell: Cell, first: bool) -> dict[str, Any]:
         return {
-            "accuracy": None if cell.accuracy is None else asdict(cell.accuracy),
-            "difference_to_bn": None if cell.difference is None else asdict(cell.difference),
+            "accuracy": values(cell.accuracy),
+            "difference_to_bn": values(cell.difference),
             "did_not_converge": cell.failed,
+            "accuracy_of_not_converged": values(cell.failed_accuracy),
             "best": cell.best,
-            **(
-                {"runs": [run.to_json() for run in cell.runs]} if first else {}
-            ),  # of further measures the same
+            # further measures are of the same runs
+            **({"runs": [run.to_json() for run in cell.runs]} if first else {}),
         }
 
     return {
@@ -46,10 +107,11 @@ def _plain(found: Comparison) -> dict[str, Any]:
         "caption": found.caption(),
         "cells": [
             {
-                "normaliser": label,
+                "normalizer": label,
                 "place": column.place,
                 "measure": column.measure.key,
-                **of(cell, column in found.firsts),
+                "paper": found.printed(label, column),
+                **plain(cell, column in found.firsts),
             }
             for (label, column), cell in found.cells.items()
         ],

@@ -1,9 +1,14 @@
-"""Where a run stands, in one file that is there whole or not at all: tensors as safetensors, the rest as JSON in its header."""
+"""Checkpoints: a run in progress, as one file that is whole or refused.
+
+The file is in the safetensors format, with everything that is not a tensor as JSON in its header,
+so nothing is unpickled. The header also holds a SHA-256 hash of all other bytes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,28 +18,28 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from bgn_lab import files
 from bgn_lab.recipe import Recipe
+from bgn_lab.system import files
 from bgn_lab.training.loop import Score
 
 NAME = "checkpoint.safetensors"
 _MARK = "bgn_lab checkpoint"
-_VERSION = 2
+_HASH = "sha256"
+_BLANK = "0" * 64  # stands where the hash will be, while the hash is computed
+_VERSION = 3
 
 
 @dataclass
 class Progress:
-    """What an interrupted run needs to go on: epochs done, steps of the next, their score and time, and the loss' scale."""
+    """Where a run is: epochs done, steps of the next one, their score and time."""
 
     epoch: int = 0
     step: int = 0
     score: Score = field(default_factory=Score)  # of these steps
-    seconds: float = 0.0  # in all
-    spent: float = 0.0  # on these steps
-    scaler: dict[str, Any] | None = None  # in float16
-    plan: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # of the task, for the epoch under way or the last one
+    seconds: float = 0.0  # of all epochs done
+    spent: float = 0.0  # seconds of these steps
+    scaler: dict[str, Any] | None = None  # of the loss, in float16
+    plan: dict[str, Tensor] = field(default_factory=dict)  # of the task, for the current epoch
 
 
 Optimizers = Mapping[str, torch.optim.Optimizer]  # by names that begin with "optimizer"
@@ -48,7 +53,7 @@ def store(
         f"model.{name}": tensor for name, tensor in model.state_dict().items()
     }
     tensors |= {f"plan.{name}": tensor for name, tensor in progress.plan.items()}
-    about = {
+    about: dict[str, Any] = {
         "version": _VERSION,
         "recipe": recipe.identity(),
         "progress": asdict(replace(progress, plan={})),
@@ -63,21 +68,18 @@ def store(
                 else:
                     scalars.setdefault(str(index), {})[slot] = value
         about[name] = {"groups": state["param_groups"], "scalars": scalars}
-    files.write(
-        path,
-        save(
-            {name: tensor.contiguous() for name, tensor in tensors.items()},
-            {_MARK: json.dumps(about)},
-        ),
-    )
+    about["tensors"] = sorted(tensors)
+    files.write(path, encode(tensors, about))
 
 
 def restore(
     content: bytes, path: Path, recipe: Recipe, model: nn.Module, optimizers: Optimizers
 ) -> Progress:
-    """Put a checkpoint into model and optimizers: the content of the file at ``path``, which this process need not have.
+    """Load a checkpoint into the model and the optimizers.
 
-    What is damaged, or of another run, is refused and left alone.
+    ``content`` is that of the file at ``path``, which may lie on the machine of another process.
+    Everything is checked before anything is loaded: a checkpoint that is damaged, belongs to
+    another run or does not fit is refused, and the file stays as it is.
     """
     about, tensors = _read(content, path)
     differences = [
@@ -87,30 +89,76 @@ def restore(
     ]
     if differences:
         raise ValueError(
-            f"{path} belongs to another run ({'; '.join(differences)}); choose another --out, or remove it"
+            f"{path} belongs to another run ({'; '.join(differences)}); choose another --out, "
+            "or remove it"
         )
-    try:
-        model.load_state_dict(
-            {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
-        )
-    except RuntimeError as error:  # the recipe is the same, so the data must have changed
+    if problem := next(_problems(tensors, about, model, optimizers), None):
         raise ValueError(
-            f"{path} does not fit the network, perhaps because the classes changed: {error}"
-        ) from None
+            f"{path} does not fit this run ({problem}), perhaps because the data or the program "
+            "changed; remove it to begin this run anew"
+        )
+    model.load_state_dict(_below("model", tensors))
     for name, optimizer in optimizers.items():
-        own = {
-            key[len(name) + 1 :]: tensor
-            for key, tensor in tensors.items()
-            if key.startswith(f"{name}.")
-        }
-        _restore(optimizer, about[name], own)
-    plan = {name[5:]: tensor for name, tensor in tensors.items() if name.startswith("plan.")}
+        _load(optimizer, about[name], _below(name, tensors))
+    values = about["progress"]
     return Progress(
-        **{**about["progress"], "score": Score(**about["progress"]["score"]), "plan": plan}
+        **{**values, "score": Score(**values["score"]), "plan": _below("plan", tensors)}
     )
 
 
-def _restore(
+def _below(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of the model, the plan or an optimizer, by their names there."""
+    return {
+        name[len(part) + 1 :]: tensor
+        for name, tensor in tensors.items()
+        if name.startswith(f"{part}.")
+    }
+
+
+def _problems(
+    tensors: Mapping[str, Tensor], about: dict[str, Any], model: nn.Module, optimizers: Optimizers
+) -> Iterator[str]:
+    """Reasons why a checkpoint cannot be loaded."""
+    for name in sorted(set(about["tensors"]) ^ set(tensors)):
+        yield f"{name} is missing" if name in about["tensors"] else f"{name} is unexpected"
+    mine, theirs = model.state_dict(), _below("model", tensors)
+    for name in sorted(set(mine) ^ set(theirs)):
+        yield f"model.{name} is missing" if name in mine else f"model.{name} is unexpected"
+    for name in sorted(set(mine) & set(theirs)):
+        yield from _differences(f"model.{name}", theirs[name], mine[name].shape, mine[name].dtype)
+    for name in sorted({k for k in about if k.startswith("optimizer")} ^ set(optimizers)):
+        yield f"{name} is missing" if name in optimizers else f"{name} is unexpected"
+    for name, optimizer in optimizers.items():
+        yield from _optimizer_problems(name, optimizer, about[name], _below(name, tensors))
+
+
+def _optimizer_problems(
+    name: str, optimizer: torch.optim.Optimizer, about: dict[str, Any], tensors: dict[str, Tensor]
+) -> Iterator[str]:
+    mine = [group["params"] for group in optimizer.state_dict()["param_groups"]]
+    if [group["params"] for group in about["groups"]] != mine:
+        yield f"{name} has other groups of parameters"
+        return
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for key, tensor in tensors.items():
+        index, _, slot = key.partition(".")
+        if not index.isdecimal() or int(index) >= len(parameters):
+            yield f"{name}.{key} belongs to none of the {len(parameters)} parameters"
+        elif slot == "step":  # a counter, in torch's optimizers
+            yield from _differences(f"{name}.{key}", tensor, torch.Size(), tensor.dtype)
+        else:  # one value for each of the parameter
+            like = parameters[int(index)]
+            yield from _differences(f"{name}.{key}", tensor, like.shape, like.dtype)
+
+
+def _differences(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) -> Iterator[str]:
+    if tensor.shape != shape:
+        yield f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}"
+    if tensor.dtype != dtype:
+        yield f"{name} has dtype {tensor.dtype}, expected {dtype}"
+
+
+def _load(
     optimizer: torch.optim.Optimizer, about: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -119,28 +167,72 @@ def _restore(
         state.setdefault(int(index), {}).update(slots)
     for name, tensor in tensors.items():
         index, _, slot = name.partition(".")
-        own = parameters[int(index)]
-        if tensor.shape == own.shape:  # fused optimizers pair elements by their place in memory
-            tensor = torch.empty_like(own, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
+        like = parameters[int(index)]
+        if tensor.shape == like.shape:  # fused optimizers pair elements by their place in memory
+            tensor = torch.empty_like(like, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
         state.setdefault(int(index), {})[slot] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": about["groups"]})
 
 
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors that share no memory, which safetensors refuses: tied weights twice."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.contiguous()
+        if own.numel() and own.untyped_storage().data_ptr() in seen:
+            own = own.clone()
+        seen.add(own.untyped_storage().data_ptr())
+        found[name] = own
+    return found
+
+
+def encode(tensors: Mapping[str, Tensor], about: dict[str, Any]) -> bytes:
+    """Bytes of a checkpoint file, with their hash in the header."""
+    contiguous = separate(tensors)
+    content = save(contiguous, {_MARK: json.dumps(about), _HASH: _BLANK})
+    end = _header_end(content)
+    return _replaced(content[:end], _BLANK, _hash(content, _BLANK)) + content[end:]
+
+
+def _header_end(content: bytes) -> int:
+    return 8 + int.from_bytes(content[:8], "little")  # the length of the header comes first
+
+
+def _replaced(header: bytes, old: str, new: str) -> bytes:
+    """The header with another hash. Quotes within JSON within JSON are escaped, so it is found."""
+    return header.replace(f'"{_HASH}":"{old}"'.encode(), f'"{_HASH}":"{new}"'.encode(), 1)
+
+
+def _hash(content: bytes, stored: str) -> str:
+    """Hash of all bytes but those of the stored hash."""
+    end = _header_end(content)
+    found = hashlib.sha256(_replaced(content[:end], stored, _BLANK))
+    found.update(memoryview(content)[end:])
+    return found.hexdigest()
+
+
 def _read(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Everything that is not a tensor, and the tensors."""
+    damaged = f"{path} is damaged ({{}}); remove it to begin this run anew"
     try:
-        tensors = load(content)
-        length = int.from_bytes(content[:8], "little")  # of the header, which is JSON
-        metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}); remove it to begin this run anew") from None
-    try:
-        about = json.loads(metadata[_MARK])
-    except (KeyError, ValueError):
+        metadata = json.loads(content[8 : _header_end(content)]).get("__metadata__", {})
+        stored = str(metadata.get(_HASH))
+    except (ValueError, AttributeError):
+        raise ValueError(damaged.format("it has no header")) from None
+    if _MARK not in metadata:
         raise ValueError(
             f"{path} is no checkpoint of this program; remove it or choose another --out"
-        ) from None
+        )
+    if _hash(content, stored) != stored:
+        raise ValueError(damaged.format("its content does not match its hash"))
+    try:
+        about, tensors = json.loads(metadata[_MARK]), load(content)
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(damaged.format(error)) from None
     if about.get("version") != _VERSION:
         raise ValueError(
-            f"{path} has version {about.get('version')}; this program reads version {_VERSION}"
+            f"{path} has version {about.get('version')}, this program reads version {_VERSION}; "
+            "remove it to begin this run anew"
         )
     return about, tensors

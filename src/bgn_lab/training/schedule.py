@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-from bgn_lab.recipe import Recipe
+from bgn_lab.recipe import ScheduleOptions
 
 
-def rate(recipe: Recipe, epoch: float) -> float:
-    """The learning rate after so many epochs (a fraction within an epoch).
+def rate(recipe: ScheduleOptions, epoch: float) -> float:
+    """Learning rate after a number of epochs (a fraction within an epoch).
 
+    >>> from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
     >>> [round(rate(Recipe(epochs=120, schedule="steps"), e), 6) for e in (0, 29.9, 30, 60, 90)]
     [0.1, 0.1, 0.01, 0.001, 0.0001]
     """

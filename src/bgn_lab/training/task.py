@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 import bgn
 from bgn_lab import data as data_sets
 from bgn_lab import norms
-from bgn_lab.data.sources import Batch, Data, Source
-from bgn_lab.recipe import Recipe
+from bgn_lab.data.sources import Batch, Data, Source, chance
+from bgn_lab.recipe import MomentumOptions, Recipe, ScheduleOptions, SGDOptions
 from bgn_lab.training import loop, schedule
 from bgn_lab.training.loop import Learned, Score
 
@@ -26,12 +28,13 @@ Scoring = Callable[
     [Source, View | None], tuple[Score, Score]
 ]  # of images, seen so: on all, on the first worker's
 
+ENOUGH = 50  # validation images to judge a run by
+
 
 class Task:
     """Classification, where an experiment does not say otherwise."""
 
     clip: float | None = None  # the largest norm of the gradients
-    judged = "test_accuracy"  # what must exceed guessing for a run to count as converged
 
     def __init__(self, recipe: Recipe, data: Data) -> None:
         self.recipe, self.data = recipe, data
@@ -62,6 +65,8 @@ class Task:
 
     def description(self) -> list[dict[str, Any]]:
         """What each normaliser amounts to in this network: :func:`bgn.describe`, as plain values."""
+        if ":" in self.recipe.norm:  # a class that the library does not know
+            return []
         found = bgn.describe(self.bare(), self.data.shape, self.recipe.batch_size)
         return [
             {
@@ -77,10 +82,15 @@ class Task:
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """For all parameters."""
         recipe = self.recipe
+        assert isinstance(recipe, MomentumOptions)
         return torch.optim.SGD(
-            model.parameters(), recipe.rate, recipe.momentum, weight_decay=recipe.decay, nesterov=recipe.nesterov,
+            model.parameters(),
+            recipe.rate,
+            recipe.momentum,
+            weight_decay=recipe.decay,
+            nesterov=isinstance(recipe, SGDOptions) and recipe.nesterov,
             fused=fused(recipe),
-        )  # fmt: skip
+        )
 
     def others(self, model: nn.Module) -> dict[str, torch.optim.Optimizer]:  # noqa: ARG002
         """Further optimizers that checkpoints keep, by names that begin with "optimizer"; the task itself takes their steps."""
@@ -105,12 +115,34 @@ class Task:
         """What the network learns from, made from a prepared batch."""
         return batch
 
+    def before_step(self, model: nn.Module, batch: Batch) -> None:
+        """What comes before an optimizer step, given the first example of that step."""
+
+    def supports_one_pass(self, model: nn.Module) -> bool:
+        """Whether the examples of several workers may be one batch.
+
+        So they may if the loss is a mean over the images, if a batch's example does not depend on
+        the workers before it, and if every layer either treats images one by one without drawing
+        random numbers or knows blocks of them. Nobody knows that of people's own classes.
+        """
+        if ":" in self.recipe.norm or ":" in self.recipe.model:
+            return False
+        return not any(
+            isinstance(m, _BatchNorm) or (isinstance(m, _DropoutNd) and m.p > 0)
+            for m in model.modules()
+        )
+
+    def forward(self, model: nn.Module, x: Tensor) -> Any:
+        """A forward pass as in training, to be timed."""
+        return model(x)
+
     def loss(self, network: nn.Module, batch: Batch) -> Learned:
         """Of an example."""
         return loop.classify(network, batch)
 
     def rate(self, epoch: int, step: int, steps: int) -> float:
         """The learning rate of a step of an epoch that has so many."""
+        assert isinstance(self.recipe, ScheduleOptions)
         return schedule.rate(self.recipe, epoch + step / steps)
 
     def measure(
@@ -119,9 +151,9 @@ class Task:
         model: nn.Module,  # noqa: ARG002
         score: Scoring,
     ) -> dict[str, Any]:
-        """After an epoch, with those before: validation images always, test images at the end."""
+        """Metrics after an epoch: on validation images always, on test images at the end."""
         metrics = self.validation(score)
-        if len(history) >= self.recipe.epochs - self.recipe.median_of:
+        if self.recipe.test and len(history) >= self.recipe.epochs - self.recipe.median_of:
             tested, part = score(self.data.test, None)
             metrics |= {
                 "test_loss": tested.loss,
@@ -139,18 +171,50 @@ class Task:
         held, _ = score(self.data.validation, None)
         return {"validation_loss": held.loss, "validation_accuracy": held.accuracy}
 
+    @property
+    def judged(self) -> str:
+        """Part of the data by which a run counts as converged or not: never the test images.
+
+        Validation images, if there are enough of them; otherwise training images.
+        """
+        return "validation" if len(self.data.validation) >= ENOUGH else "train"
+
+    def guessing(self) -> float:
+        """Accuracy of guessing the most frequent class of the judged images."""
+        y: Tensor = getattr(self.data, self.judged).y
+        return chance(y)
+
+    def floor(self) -> float:
+        """Accuracy on the judged images that a run must exceed to count as converged."""
+        return floor(self.guessing(), len(getattr(self.data, self.judged)))
+
+    def failure(self, history: list[dict[str, Any]]) -> str:
+        """Why a run did not converge; empty if it did, or if there is nothing to judge by."""
+        accuracy = history[-1].get(f"{self.judged}_accuracy") if history else None
+        if accuracy is None or accuracy > self.floor():
+            return ""
+        images = {"validation": "validation", "train": "training"}[self.judged]
+        return (
+            f"{accuracy:.2%} of the {images} images right, guessing reaches {self.guessing():.2%}"
+            f" and, by luck, {self.floor():.2%}"
+        )
+
     def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """The accuracies of a run that is over. ``floor`` is what ``judged`` must exceed to count as converged."""
+        """Accuracies of a finished run.
+
+        ``floor`` is what the accuracy on the ``judged`` images must exceed to count as converged.
+        """
         tests = [m for m in history if "test_accuracy" in m]
         images = tests[-1]["test_images"] if tests else len(self.data.test)
         parts = {part: len(getattr(self.data, part)) for part in ("train", "validation")}
-        many = parts["validation"] if self.judged.startswith("validation") else images
         return {
             "test_accuracy": median(tests, "test_accuracy"),
             **_shard(tests),
+            "train_accuracy": history[-1].get("train_accuracy"),
             "validation_accuracy": history[-1].get("validation_accuracy"),
             "chance": self.data.chance,
-            "floor": floor(self.data.chance, many),
+            "judged": self.judged,
+            "floor": self.floor(),
             "classes": len(self.data.classes),
             "images": {**parts, "test": images},
             "image": list(self.data.shape),
@@ -160,7 +224,9 @@ class Task:
         """Draw what is worth a look, into the folder of a run that is over."""
 
     def said(self, result: dict[str, Any]) -> str:
-        """The outcome in words, of a run that converged."""
+        """One line on a run that converged."""
+        if result["test_accuracy"] is None:
+            return f"{self.judged} accuracy {result[f'{self.judged}_accuracy']:.2%}"
         said = f"test accuracy {result['test_accuracy']:.2%} on {result['images']['test']} images"
         if "shard_images" in result:
             said += (

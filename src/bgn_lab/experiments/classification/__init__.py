@@ -1,0 +1,1 @@
+"""Classification: the paper's ImageNet experiment, and yours."""

@@ -1,0 +1,1 @@
+"""Architecture search: DARTS, MANAS, and training of what they find."""

@@ -1,0 +1,202 @@
+"""A table of cells: normalizers by batch sizes or tasks, and the sentences about it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from bgn_lab import experiments
+from bgn_lab.experiments.experiment import Experiment
+from bgn_lab.recipe import Measure, Recipe
+from bgn_lab.report.cells import Cell, count
+from bgn_lab.report.collect import Run
+from bgn_lab.system.printable import shorten
+
+BASELINE = "BN"
+JUDGED = {"train": "training", "validation": "validation"}  # images, by their name in results
+LONGEST_NAME = 120
+
+
+@dataclass(frozen=True)
+class Column:
+    """What was measured at a place, which is a batch size or a task."""
+
+    place: int | str
+    measure: Measure
+    title: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Cells by (label, column) of runs that differ in nothing else but place and seed."""
+
+    setting: Recipe  # of the runs, with the first normalizer, place and seed
+    labels: tuple[str, ...]
+    places: tuple[int | str, ...]
+    cells: dict[tuple[str, Column], Cell]
+    difference: str = ""  # from other comparisons of the same title
+    weights: str = ""  # pretrained weights that differ from row to row
+
+    @property
+    def experiment(self) -> Experiment:
+        """Descriptor of its experiment."""
+        return experiments.get(self.setting.experiment)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """By place, then by measure."""
+        return tuple(dict.fromkeys(column for _, column in self.cells))
+
+    @property
+    def firsts(self) -> tuple[Column, ...]:
+        """The first column of each place, which has all its runs."""
+        found = {column.place: column for column in reversed(self.columns)}
+        return tuple(found[place] for place in self.places)
+
+    def at(self, label: str, place: int | str, key: str | None = None) -> Cell:
+        """The cell of a row, for the most important measure unless another is named."""
+        key = key or self.setting.measures[0].key
+        column = next(c for c in self.columns if (c.place, c.measure.key) == (place, key))
+        return self.cells[label, column]
+
+    def printed(self, label: str, column: Column) -> float | None:
+        """The paper's value for a cell, if it prints one."""
+        runs = self.cells[label, column].runs
+        if not runs or column.place not in self.places:
+            return None
+        return self.experiment.paper_value(runs[0].recipe, column.measure.name)
+
+    @property
+    def by_batch_size(self) -> bool:
+        """Whether columns are batch sizes, and nothing else."""
+        return len(self.columns) == len(self.places) and all(
+            isinstance(place, int) for place in self.places
+        )
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, row by row."""
+        return [
+            run
+            for label in self.labels
+            for column in self.firsts
+            for run in self.cells[label, column].runs
+        ]
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """Results of all runs that are over."""
+        return [run.result for run in self.runs if run.result is not None]
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds that occur."""
+        return sorted({run.recipe.seed for run in self.runs})
+
+    def title(self) -> str:
+        """What was run."""
+        s = self.setting
+        wide = "" if s.width is None else f" ({s.width} channels at first)"
+        workers = "" if s.simulate_workers == 1 else f", {s.simulate_workers} workers"
+        what = "" if s.experiment == "classification" else f"{self.experiment.title}, "
+        model, epochs = shorten(s.model, LONGEST_NAME), count(s.epochs, "epoch")
+        return f"{what}{model}{wide} on {data_name(s)}, {epochs}{workers}{self.difference}"
+
+    def reading(self) -> str:
+        """How to read the table."""
+        median = self.setting.median_of
+        when = f" (median of the last {median} epochs)" if median > 1 else ""
+        seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
+        if any("episodes" in result for result in self.results):
+            over = f", mean of {seeds} ± 95 % interval over the episodes"
+            single, pairs = "", "episode by episode"
+        elif len(self.seeds) > 1:
+            over, pairs = f", mean ± standard deviation over {seeds}", "seed by seed"
+            alone = any(c.accuracy and c.accuracy.count < 2 for c in self.cells.values())
+            single = " (no ± where there is but one run)" if alone else ""
+        else:
+            over, single, pairs = f", {seeds}", "", "seed by seed"
+        beside = f", and the difference to {BASELINE}, {pairs}" if BASELINE in self.labels else ""
+        best = "at its batch size" if self.by_batch_size else "of its column"
+        failed = (
+            " Accuracies of runs that did not converge are marked, and in no other average."
+            if any(cell.failed for cell in self.cells.values())
+            else ""
+        )
+        explained = self.experiment.explain(self.setting)
+        explained = (f" {explained}" if explained else "") + self.weights
+        return (
+            f"Test accuracy in %{when}{over}{single}{beside}. Bold: the best {best}."
+            f"{failed}{explained}"
+        )
+
+    def caveats(self) -> str:
+        """What a reader needs in order to judge it."""
+        over = self.results
+        if not over:
+            return "Nothing is finished yet."
+        if any("source" in result for result in over):
+            return (
+                f"Images: {self._sizes()}. A run that learns the source no better than by guessing,"
+                " or whose loss is not finite, did not converge."
+            )
+        images, chance = over[0]["images"], over[0]["chance"]
+        judged = JUDGED.get(str(over[0].get("judged")), "judged")
+        accuracies = [a for result in over if (a := result.get("test_accuracy")) is not None]
+        typical = statistics.median(accuracies) if accuracies else chance
+        error = 100 * math.sqrt(typical * (1 - typical) / images["test"])
+        sure = f": the standard error of one accuracy is about {error:.1f} points"
+        if "episodes" in over[0]:  # which the interval is over, so that it knows nothing of seeds
+            apart = f"; seeds of one normalizer are up to {self._between_seeds():.1f} points apart"
+            sure = apart if len(self.seeds) > 1 else ""
+        return (
+            f"{images['train']:,} training and {images['test']:,} test images{sure}. "
+            f"Guessing reaches {100 * chance:.1f} %; a run that ends at "
+            f"{100 * over[0]['floor']:.1f} % or less of the {judged} images, "
+            "or whose loss is not finite, did not converge."
+        )
+
+    def _between_seeds(self) -> float:
+        """The largest difference of two runs of one normalizer, in percent."""
+        values = [
+            [
+                value
+                for run in found.runs
+                if run.result is not None
+                and not run.failed
+                and (value := run.result.get(column.measure.key)) is not None
+            ]
+            for (_, column), found in self.cells.items()
+        ]
+        return 100 * max((max(own) - min(own) for own in values if own), default=0.0)
+
+    def _sizes(self) -> str:
+        """Images of the domains."""
+        found: dict[str, int] = {}
+        for result in self.results:
+            found |= {
+                result["source"]: result["images"]["train"],
+                result["target"]: result["images"]["test"],
+            }
+        return ", ".join(f"{name} {images:,}" for name, images in sorted(found.items()))
+
+    def caption(self) -> str:
+        """How to read and how to judge it."""
+        return f"{self.reading()} {self.caveats()}"
+
+
+def data_name(recipe: Recipe) -> str:
+    """The data set's name; that of the folder or file for people's own; both for a folder in ImageNet's layout."""
+    name = recipe.data
+    if recipe.data == "imagenet" and recipe.root is not None and recipe.root.name != "imagenet":
+        name = f"imagenet ({recipe.root.name})"
+    elif recipe.root is not None and recipe.data in ("folder", "arrays"):
+        name = recipe.root.name
+    return shorten(name, LONGEST_NAME)
+
+
+def named(place: int | str) -> str:
+    """A place in words."""
+    return f"batch {place}" if isinstance(place, int) else shorten(place, LONGEST_NAME)

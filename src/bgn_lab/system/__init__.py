@@ -1,0 +1,1 @@
+"""Files, cores, signals and processes."""

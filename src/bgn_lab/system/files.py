@@ -1,0 +1,140 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from bgn_lab.system.printable import printable
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+_held: set[int] = set()  # handles of locked folders
+DRAFT = ".part"  # how the name of a file ends that is not whole yet
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """All of it or nothing: whoever reads meanwhile, and whoever comes after a crash, finds the old file or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
+    try:
+        with draft.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def append(path: Path, line: str) -> None:
+    """A line at the end of a file, on disk when this returns; a crash may leave part of it."""
+    try:
+        with path.open("a") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where they are missing."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{path} cannot be made a folder: {error.strerror}") from None
+
+
+def is_draft(path: Path, *names: str) -> bool:
+    """Whether a path is what :func:`write` leaves of one of these files, or of any, where its process is killed."""
+    return path.name.startswith(tuple(f".{name}." for name in names) or ".") and path.name.endswith(
+        DRAFT
+    )
+
+
+def remove_drafts(folder: Path) -> None:
+    """What killed processes left; nobody may be writing there meanwhile."""
+    for path in folder.iterdir():
+        if is_draft(path):
+            path.unlink()
+
+
+def lock(folder: Path) -> int | None:
+    """Keep others who lock the folder out of it, until :func:`unlock` or the end of the process."""
+    if fcntl is None:
+        return None
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise ValueError(
+            f"{folder} is being worked on by another process; wait for it or choose another --out"
+        ) from None
+    _held.add(handle)
+    return handle
+
+
+def unlock(handle: int | None) -> None:
+    """Let others in again."""
+    if handle is not None:
+        _held.discard(handle)
+        os.close(handle)
+
+
+def forget_locks() -> None:
+    """In a forked process: the locks are its parent's, and shall end with that."""
+    while _held:
+        os.close(_held.pop())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A value as JSON, for people to read too."""
+    write(path, json.dumps(value, indent=2) + "\n")
+
+
+def render_figure(figure: Any, kind: str, **options: Any) -> bytes:
+    """A figure of matplotlib as PNG, SVG, ...; its texts stand as they are.
+
+    Names from data may hold ``$``, which matplotlib would take for mathematics, and fail where it is none.
+    """
+    import matplotlib as mpl
+    from matplotlib.text import Text
+
+    content = io.BytesIO()
+    with mpl.rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        for text in figure.findobj(Text):
+            text.set_parse_math(False)
+            text.set_text("\n".join(map(printable, text.get_text().split("\n"))))
+        figure.savefig(content, format=kind, **options)
+    return content.getvalue()
+
+
+def write_figure(
+    path: Path, figure: Any, dpi: int = 130, metadata: dict[str, str] | None = None
+) -> None:
+    """A figure of matplotlib in the format that the name ends with."""
+    write(path, render_figure(figure, path.suffix[1:], dpi=dpi, metadata=metadata))
+
+
+def digest(path: Path, algorithm: str) -> str:
+    """The hash of a file in hexadecimal, read in pieces."""
+    found = hashlib.new(algorithm)
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            found.update(piece)
+    return found.hexdigest()
