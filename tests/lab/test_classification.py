@@ -161,7 +161,7 @@ def test_median_of_the_last_epochs(tmp_path: Path) -> None:
         ({"device": "cuda:99"}, "device='cuda:99' cannot be used"),
         ({"device": "meta"}, "device='meta' cannot be used; expected cpu, cuda or mps"),
         ({"image_size": 14}, "image_size=14 is for folders of images"),
-        ({"device": "abacus"}, "device='abacus' cannot be used"),
+        ({"device": "abacus"}, "device='abacus' is not known; expected auto, cpu, cuda"),
         (
             {"width": 4, "channels_last": True},
             "width=4 with channels_last: torch's convolutions crash",
