@@ -234,7 +234,7 @@ static void check_running(const problem *q, answer a, const bgn_plan *p, const v
             to_var[e] += part * a.var[s] * a.count[s] / (a.count[s] - 1);
         }
     }
-    if (bgn_forward(p, x, NULL, NULL, NULL, 0, 0, stats, mean, var, entries, .25, &counter, 2))
+    if (bgn_forward(p, x, NULL, NULL, NULL, 0, 0, stats, mean, var, entries, .25, &counter, NULL, 2))
         fail("forward without an output");
     compare(all, 2);
     if (counter != 4) fail("the counter does not count");
@@ -275,14 +275,14 @@ static void check_given(const problem *q, answer a, const bgn_plan *p, const res
     for (int threads = 1; threads <= 3; threads++) {
         wipe(all, 5);
         if (bgn_apply(p, x, y, w, b, q->low, eps, mean, var, rstd, threads)) fail("apply");
-        if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, threads))
+        if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, NULL, threads))
             fail("backward with given statistics");
         compare(all, 5);
     }
     if (!gx) return unfence(var);
     memset(x, 0xff, (size_t)(a.n * ITEM_BYTES[q->type])); /* NaN */
     wipe(all + 1, 1);
-    if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, 2)) fail("frozen backward");
+    if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, NULL, 2)) fail("frozen backward");
     compare(all + 1, 1);
     wipe(all + 1, 1);
     if (bgn_write_gradient(p, gy, x, gx, w, q->low, mean, rstd, NULL, 2)) fail("frozen gradient");
@@ -318,9 +318,9 @@ static void check(const problem *q) {
     expect(q, a, t, x, gy, w, b, 0);
     for (int threads = 1; threads <= 3; threads++) {
         wipe(all, 7);
-        if (bgn_forward(p, x, y, w, b, q->low, eps, stats, NULL, NULL, 0, 0, NULL, threads))
+        if (bgn_forward(p, x, y, w, b, q->low, eps, stats, NULL, NULL, 0, 0, NULL, NULL, threads))
             fail("forward");
-        if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 0, threads)) fail("backward");
+        if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 0, NULL, threads)) fail("backward");
         compare(all, 7);
         if (threads > 1 && digest(all, 7) != first) fail("bits depend on the number of threads");
         first = digest(all, 7);
@@ -379,7 +379,7 @@ static int attempt(int what, bgn_plan *p, const float *x, float *y, float *stats
     if (what == 1)
         return bgn_forward(p, x, y, NULL, NULL, 0, 1e-5, stats, positional ? NULL : running,
                            running, p->G, .1, NULL, 2);
-    if (what == 2) return bgn_backward(p, x, x, y, NULL, 0, stats, rstd, NULL, NULL, 0, 2);
+    if (what == 2) return bgn_backward(p, x, x, y, NULL, 0, stats, rstd, NULL, NULL, 0, NULL, 2);
     if (what == 3) return bgn_apply(p, x, y, NULL, NULL, 0, 1e-5, stats, var, rstd, 2);
     if (what == 4) return bgn_moments(p, x, stats, var, 2);
     if (what == 5) return bgn_write(p, x, y, NULL, NULL, 0, stats, rstd, 2);
@@ -422,9 +422,9 @@ static void check_refusals(void) {
     bgn_plan *pn = bgn_plan_new(q.N, q.C, q.P, 1, 1, 1, F32, POSITIONAL);
 #define REFUSED(call) \
     if ((call) != 2) fail(#call)
-    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, to, to, 6, .1, NULL, 1));
-    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, to, to, 4, -1, NULL, 1));
-    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, NULL, NULL, 0, 0, NULL, 0));
+    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, to, to, 6, .1, NULL, NULL, 1));
+    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, to, to, 4, -1, NULL, NULL, 1));
+    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, NULL, NULL, 0, 0, NULL, NULL, 0));
     REFUSED(bgn_moments(pn, x, stats, to, 1));
     REFUSED(bgn_write(pn, x, x, NULL, NULL, 0, stats, to, 1));
     REFUSED(bgn_products(pn, x, x, NULL, 0, stats, to, NULL, NULL, NULL, 1));

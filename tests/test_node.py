@@ -18,6 +18,7 @@ import bgn
 from bgn import kernels
 from bgn.kernels import cpu, node, plans
 from bgn.partition import slices
+from bgn.renorm import Reference
 from bgn.running import Running
 
 _why_not = node.load()[1] if cpu.available() else f"the cpu backend is {cpu.why_not}"
@@ -144,11 +145,12 @@ def arguments(**others: Any) -> list[Any]:
         "momentum": 0.1,
         "counter": torch.tensor(0),
         "given": None,
+        "reference": None,
     }
     plain.update(others)
     running = Running(*(plain.pop(name) for name in ("mean", "var", "momentum", "counter")))
-    given = plain.pop("given")
-    return [*plain.values(), running if given is None else None, given]
+    given, reference = plain.pop("given"), plain.pop("reference")
+    return [*plain.values(), running if given is None else None, given, reference]
 
 
 def freed(*shape: int) -> Tensor:
@@ -191,6 +193,16 @@ UNUSUAL: dict[str, Callable[[], dict[str, Any]]] = {
         "given": (torch.zeros(2, requires_grad=True), torch.ones(2))
     },
     "given statistics of another size": lambda: {"given": (torch.zeros(3), torch.ones(3))},
+    "reference of another size": lambda: {
+        "reference": Reference(torch.zeros(3), torch.ones(3), 3.0, 5.0, 1.0)
+    },
+    "reference of another dtype": lambda: {
+        "reference": Reference(torch.zeros(2).double(), torch.ones(2).double(), 3.0, 5.0, 1.0)
+    },
+    "freed reference": lambda: {"reference": Reference(torch.zeros(2), freed(2), 3.0, 5.0, 1.0)},
+    "share as a tensor": lambda: {
+        "reference": Reference(torch.zeros(2), torch.ones(2), 3.0, 5.0, torch.tensor(1.0))
+    },
     "weight of inference mode": lambda: {
         "x": torch.randn(4, C, 3, 3, requires_grad=True),
         "weight": inference(C),

@@ -16,7 +16,8 @@ from tests.tolerance import assert_close
 pytestmark = pytest.mark.skipif(not cpu.available(), reason=f"the cpu backend is {cpu.why_not}")
 
 
-UNTRACKED = (None,) * 4  # running mean and variance, counter, momentum
+PLAIN = (True, 0.0, 0.0, None)  # running statistics move; no renormalization
+UNTRACKED = *(None,) * 4, *PLAIN  # running mean and variance, counter, momentum
 
 
 def arguments(dtype: torch.dtype, layout: str, G: int, B: int, affine: bool) -> tuple[Any, ...]:
@@ -37,15 +38,16 @@ def arguments(dtype: torch.dtype, layout: str, G: int, B: int, affine: bool) -> 
 def test_opcheck(dtype: torch.dtype, layout: str, G: int, B: int, affine: bool) -> None:
     given = arguments(dtype, layout, G, B, affine)
     tracked = (torch.zeros(G), torch.ones(G), torch.tensor(3), 0.1 if affine else None)
-    for moved in (UNTRACKED, tracked):
+    share = torch.tensor(0.5) if affine else None
+    for moved in (UNTRACKED, (*tracked, *PLAIN), (*tracked, affine, 3.0, 5.0, share)):
         told = (*given[:3], *moved, *given[3:])
         torch.library.opcheck(torch.ops.bgn.normalize.default, told, rtol=2e-2, atol=2e-2)
-    y, mean, rstd = torch.ops.bgn.normalize(*told)
-    plain = [
-        t.detach() if isinstance(t, Tensor) else t
-        for t in (torch.randn_like(y), *given[:2], mean, rstd)
-    ]
-    torch.library.opcheck(torch.ops.bgn.normalize_backward.default, (*plain, *given[3:]))
+        y, *saved = torch.ops.bgn.normalize(*told)
+        plain = [
+            t.detach() if isinstance(t, Tensor) else t
+            for t in (torch.randn_like(y), *given[:2], *saved)
+        ]
+        torch.library.opcheck(torch.ops.bgn.normalize_backward.default, (*plain, *given[3:]))
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "last", "gaps"])
@@ -121,7 +123,7 @@ def test_running_statistics_move_as_in_eager_mode(
     part = channel_groups(4, 6, 35, G, B) if whole else slices(4, 6, 35, G, B)
     moved, expected = statistics(entries), statistics(entries)
     before = [t._version for t in moved]
-    torch.ops.bgn.normalize(x, weight, bias, *moved, momentum, B, G, whole, eps)
+    torch.ops.bgn.normalize(x, weight, bias, *moved, momentum, *PLAIN, B, G, whole, eps)
     mean, var, counter = expected
     fast.normalize(x, part, weight, bias, eps, Running(mean, var, momentum, counter))
     assert all(torch.equal(a, b) for a, b in zip(moved, expected, strict=True))
@@ -132,7 +134,8 @@ def test_running_statistics_that_c_cannot_write_to_move_too() -> None:
     x = torch.randn(4, 6, 5, 7).bfloat16()
     mean, var, counter = statistics(4, torch.bfloat16)
     small = torch.tensor(2, dtype=torch.int32)
-    torch.ops.bgn.normalize(x, None, None, mean[::2], var[::2], small, None, 1, 2, True, 1e-5)
+    moved = mean[::2], var[::2], small, None
+    torch.ops.bgn.normalize(x, None, None, *moved, *PLAIN, 1, 2, True, 1e-5)
     exact = statistics(2)
     running = Running(exact[0], exact[1], None, counter)
     definition.normalize(x.float(), slices(4, 6, 35, 2), None, None, 1e-5, running)
@@ -144,7 +147,8 @@ def test_running_statistics_that_c_cannot_write_to_move_too() -> None:
 def test_an_empty_batch_is_counted_and_moves_nothing() -> None:
     mean, var, counter = statistics(2)
     x = torch.empty(0, 6, 5, 7, requires_grad=True)
-    y, *_ = torch.ops.bgn.normalize(x, None, None, mean, var, counter, 0.1, 1, 2, True, 1e-5)
+    moved = mean, var, counter, 0.1
+    y, *_ = torch.ops.bgn.normalize(x, None, None, *moved, *PLAIN, 1, 2, True, 1e-5)
     y.sum().backward()
     assert y.shape == x.shape
     assert (mean.tolist(), var.tolist(), counter.item()) == ([0, 0], [1, 1], 3)
@@ -176,7 +180,7 @@ def test_operators_refuse_running_statistics_that_do_not_fit() -> None:
         (one[:0], (mean[:1], var[:1], counter), 0.1, (2, True), r"running_mean has shape \(1,\)"),
     ]:
         with pytest.raises((ValueError, TypeError, RuntimeError), match=words):
-            torch.ops.bgn.normalize(x, None, None, *moved, momentum, 1, *options, 1e-5)
+            torch.ops.bgn.normalize(x, None, None, *moved, momentum, *PLAIN, 1, *options, 1e-5)
     assert (mean.tolist(), var.tolist(), counter.item()) == ([0, 0], [1, 1], 2)
 
 
@@ -194,7 +198,7 @@ def test_saved_tensor_hooks_see_what_a_call_of_the_operator_saves() -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         y = torch.ops.bgn.normalize(x, weight, bias, *UNTRACKED, *rest)[0]
-    assert [tuple(t.shape) for t in packed] == [(4, 6, 5, 7), (6,), (1, 2), (1, 2)]
+    assert [tuple(t.shape) for t in packed] == [(4, 6, 5, 7), (6,), (1, 2), (1, 2), (0,)]
     assert_close(torch.autograd.grad(y.pow(3).sum(), x)[0], expected)
 
 

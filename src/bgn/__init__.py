@@ -17,6 +17,7 @@ from bgn.layers import (
     GroupNorm,
     PositionalNorm2d,
 )
+from bgn.renorm import Renorm
 from bgn.surgery.convert import convert, regroup
 from bgn.surgery.describe import describe
 from bgn.surgery.domains import DomainNorm, convert_domains, domain, keep_domain
@@ -34,6 +35,7 @@ __all__ = [
     "GeneralBatchGroupNorm2d",
     "GroupNorm",
     "PositionalNorm2d",
+    "Renorm",
     "SyncBatchGroupNorm",
     "SyncGeneralBatchGroupNorm2d",
     "__version__",

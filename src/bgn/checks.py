@@ -116,9 +116,11 @@ def statistics(
 
     Those that a batch moves may have an entry per channel, where groups are whole channels.
     """
-    per_channel = moving and part.whole_channels and mean.shape == (part.C,)
+    per_channel = moving and part.whole_channels and mean.shape == var.shape == (part.C,)
     size, per = (part.C, "channel") if per_channel else (part.G, "group")
     for name, value in ("running_mean", mean), ("running_var", var):
+        if part.channel_means and not per_channel:
+            size, per = (part.C, "channel") if value is mean else (part.G, "group")
         vector(name, value, size, per)
         same_dtype(name, value, input)
         if value.requires_grad and torch.is_grad_enabled():

@@ -19,6 +19,7 @@ from bgn.kernels import Plan, definition
 from bgn.kernels.eligible import refuse_freed
 from bgn.kernels.plans import Cut
 from bgn.partition import channel_groups, slices
+from bgn.renorm import Reference
 from bgn.running import Running, update_ragged
 
 __all__ = ["batch_group_norm", "general_batch_group_norm", "group_norm", "positional_norm"]
@@ -153,8 +154,12 @@ def batch_wide(
     eps: float,
     running: Running | None,
     given: Given | None,
+    reference: Reference | None = None,
 ) -> Tensor:
-    """Normalize with given statistics or with the batch's own, which move the running ones."""
+    """Normalize with given statistics or with the batch's own, which move the running ones.
+
+    With a reference, the output is corrected towards it (batch renormalization).
+    """
     checks.eps(eps, training=given is None)
     if running is not None:
         checks.momentum(running.momentum)
@@ -168,7 +173,7 @@ def batch_wide(
             " statistic in training; expected more than 1: a larger batch, a smaller num_groups,"
             " or eval()"
         )
-    return kernels.normalize(input, plan, weight, bias, eps, running)
+    return kernels.normalize(input, plan, weight, bias, eps, running, reference)
 
 
 def in_blocks(
@@ -181,6 +186,7 @@ def in_blocks(
     eps: float,
     running: Running | None,
     first_block: bool = False,
+    reference: Reference | None = None,
 ) -> Tensor:
     """Normalize blocks of consecutive samples, each with its own statistics.
 
@@ -189,17 +195,15 @@ def in_blocks(
     """
     if batch_blocks == 1:
         plan = kernels.plan(cut, input, num_groups)
-        return batch_wide(input, plan, weight, bias, eps, running, None)
+        return batch_wide(input, plan, weight, bias, eps, running, None, reference)
     N = kernels.sizes(input)[0]
     first_block = first_block and running is not None and N > 0
     if N % batch_blocks == 0 and not first_block:
         plan = kernels.plan(cut, input, num_groups, batch_blocks)
-        return batch_wide(input, plan, weight, bias, eps, running, None)
+        return batch_wide(input, plan, weight, bias, eps, running, None, reference)
     if not torch.compiler.is_compiling() and input.is_mkldnn:  # it cannot be sliced
-        dense = in_blocks(
-            input.to_dense(), cut, num_groups, batch_blocks, weight, bias, eps, running, first_block
-        )
-        return dense.to_mkldnn()
+        options = weight, bias, eps, running, first_block, reference
+        return in_blocks(input.to_dense(), cut, num_groups, batch_blocks, *options).to_mkldnn()
     checks.feature_map(input)
     n = -(-N // batch_blocks)  # see block_sizes; N may be symbolic here
     last = N % n or n
@@ -209,7 +213,7 @@ def in_blocks(
         for part, size in zip(parts, (N // n, 1), strict=False)
     ]
     outputs = [
-        batch_wide(part, plan, weight, bias, eps, None, None)
+        batch_wide(part, plan, weight, bias, eps, None, None, reference)
         for part, plan in zip(parts, plans, strict=True)
     ]
     if running is not None:  # they move last, when nothing else can fail

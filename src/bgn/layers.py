@@ -20,7 +20,15 @@ from bgn import checks, kernels
 from bgn import functional as F
 from bgn._fx import leaf as fx_leaf
 from bgn.groups import AUTO, auto_groups, warn_of_one_image
-from bgn.partition import Partition, block_sizes, channel_groups, num_channel_groups, slices
+from bgn.partition import (
+    Partition,
+    block_sizes,
+    centered,
+    channel_groups,
+    num_channel_groups,
+    slices,
+)
+from bgn.renorm import Reference, Renorm, may_run_again, recall, remember, wanted
 from bgn.running import Running
 
 __all__ = [
@@ -31,6 +39,9 @@ __all__ = [
     "GroupNorm",
     "PositionalNorm2d",
 ]
+
+
+GROUP, CHANNEL = CENTERS = "group", "channel"  # what has a mean of its own
 
 
 def _recomputing() -> bool:
@@ -49,8 +60,10 @@ class _BatchWideNorm(_NormBase):
     """What BGN and GBGN share: statistics over the batch, and running averages for test time."""
 
     accepted_dims: ClassVar[tuple[int, ...]]
-    cut: ClassVar[Callable[..., Partition]] = staticmethod(slices)
+    cut: Callable[..., Partition] = staticmethod(slices)
     num_groups: int
+    renorm: Renorm | None = None
+    renorm_steps: Tensor | None
     batch_blocks = 1
     first_block = False  # whether running statistics are those of the first block alone
     auto: bool  # whether the first training batch decides, or has decided, the number of groups
@@ -69,21 +82,36 @@ class _BatchWideNorm(_NormBase):
         *,
         bias: bool = True,
         batch_blocks: int = 1,
+        renorm: Renorm | bool | None = None,
+        center: str = GROUP,
     ) -> None:
         num_features = checks.positive_int("num_features", num_features)
         batch_blocks = checks.positive_int("batch_blocks", batch_blocks)
+        checks.one_of("center", center, CENTERS)
         auto = num_groups == AUTO and self.cut is slices
         num_groups = num_features if auto else self._checked_groups(num_groups)
+        if center == CHANNEL:
+            if num_features % num_groups:
+                raise ValueError(
+                    f"num_groups={num_groups} with center={CHANNEL!r} must divide"
+                    f" num_features={num_features}: expected groups of whole channels"
+                )
+            self.__dict__["cut"] = centered
         checks.eps(eps)
         checks.momentum(momentum)
+        renorm = wanted(renorm)
+        if renorm is not None and not track_running_stats:
+            raise ValueError(f"renorm={renorm} needs track_running_stats=True, got False")
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         if affine and not bias:
             self.register_parameter("bias", None)
         self.num_groups, self.auto, self.undecided = num_groups, auto, auto
         self.batch_blocks = batch_blocks
         if track_running_stats:
-            self.running_mean = torch.zeros(self.num_statistics, device=device, dtype=dtype)
+            self.running_mean = torch.zeros(self.num_means, device=device, dtype=dtype)
             self.running_var = torch.ones(self.num_statistics, device=device, dtype=dtype)
+        if renorm is not None:
+            self.set_renorm(renorm)
 
     def _checked_groups(self, num_groups: Any) -> int:
         if isinstance(num_groups, str) or num_groups is None:
@@ -103,9 +131,33 @@ class _BatchWideNorm(_NormBase):
     def __prepare_scriptable__(self) -> Any:
         raise _not_scriptable(self)
 
+    def reset_running_stats(self) -> None:
+        """Statistics as before the first batch."""
+        super().reset_running_stats()
+        if self.__dict__.get("renorm") is not None and self.renorm_steps is not None:
+            self.renorm_steps.zero_()
+
+    def set_renorm(self, renorm: Renorm | None, steps: int = 0) -> None:
+        """Renormalize from now on, as after ``steps`` training batches; or no longer, with None."""
+        self.renorm = renorm
+        self._buffers.pop("renorm_steps", None)
+        if renorm is not None:
+            device = None if self.running_mean is None else self.running_mean.device
+            self.register_buffer("renorm_steps", torch.tensor(steps, device=device))
+
+    @property
+    def center(self) -> str:
+        """What has a mean of its own: each "group", or each "channel"."""
+        return CHANNEL if self.cut is centered else GROUP
+
+    @property
+    def num_means(self) -> int:
+        """Entries of running_mean."""
+        return self.num_features if self.center == CHANNEL else self.num_statistics
+
     @property
     def num_statistics(self) -> int:
-        """Entries of running_mean and running_var.
+        """Entries of running_var, and of running_mean but for ``center="channel"``.
 
         One per group; one per channel with ``num_groups="auto"``, so that buffers do not change
         their shape when the number of groups is decided.
@@ -117,8 +169,8 @@ class _BatchWideNorm(_NormBase):
         self.num_groups = checks.positive_int("num_groups", num_groups)
         self.undecided = False
         mean, var = self.running_mean, self.running_var
-        if mean is not None and var is not None and len(mean) != self.num_statistics:
-            self.running_mean = mean.new_zeros(self.num_statistics)
+        if mean is not None and var is not None and len(var) != self.num_statistics:
+            self.running_mean = mean.new_zeros(self.num_means)
             self.running_var = var.new_ones(self.num_statistics)
             if self.num_batches_tracked is not None:
                 self.num_batches_tracked.zero_()
@@ -133,7 +185,14 @@ class _BatchWideNorm(_NormBase):
             running = self._running(mean, var, counter)
             G = self._first_groups(input, shape) if self.undecided else self.num_groups
             blocks, first = self.batch_blocks, self.first_block
-            output = F.in_blocks(input, self.cut, G, blocks, weight, bias, self.eps, running, first)
+            reference = None
+            if self.renorm is not None and self.track_running_stats:
+                reference = self._reference(mean, var, input, G)
+            output = F.in_blocks(
+                input, self.cut, G, blocks, weight, bias, self.eps, running, first, reference
+            )
+            if self.renorm is not None:
+                self._count_step(running)
             if self.undecided and input.numel():  # now that the batch was accepted
                 self.num_groups, self.undecided = G, False
             return output
@@ -156,9 +215,47 @@ class _BatchWideNorm(_NormBase):
             if counter is not None:
                 counter.add_(1)
             return None
-        for name, value in ("running_mean", mean), ("running_var", var):
-            checks.vector(name, value, self.num_statistics, "channel" if self.auto else "group")
+        sizes = self.num_means, self.num_statistics
+        for name, value, size in zip(
+            ("running_mean", "running_var"), (mean, var), sizes, strict=True
+        ):
+            per = "channel" if self.auto or size != self.num_groups else "group"
+            checks.vector(name, value, size, per)
         return Running(mean, var, self.momentum, counter)
+
+    def _reference(self, mean: Any, var: Any, input: Tensor, num_groups: int) -> Reference:
+        """What this batch is corrected towards, before it moves the running statistics."""
+        renorm, steps = self.renorm, self.renorm_steps
+        if renorm is None or mean is None or var is None or steps is None:
+            raise ValueError(
+                "renorm needs running_mean, running_var and renorm_steps, and one is None;"
+                " expected tensors"
+            )
+        share: float | Tensor = 1.0
+        if renorm.warmup:
+            if steps.device.type == "cpu" and not torch.compiler.is_compiling():
+                share = renorm.share(int(steps))
+            else:  # reading a number would wait for the device, or stop the compiler
+                share = (steps / renorm.warmup).clamp(max=1.0)
+        reference = Reference(mean, var, renorm.r_max, renorm.d_max, share)
+        again = _recomputing()
+        if input.numel() and (again or may_run_again()):
+            with torch.no_grad():
+                means = kernels.moments(input, kernels.plan(self.cut, input, num_groups)).mean
+                if again:
+                    return recall(self, means) or reference
+                remember(self, means, reference)
+        return reference
+
+    def _count_step(self, running: Running | None) -> None:
+        """One more batch of the warmup."""
+        steps, renorm = self.renorm_steps, self.renorm
+        if running is None or renorm is None or steps is None or not renorm.warmup:
+            return
+        unread = torch.compiler.is_compiling() or steps.device.type != "cpu"
+        if unread or int(steps) < renorm.warmup:
+            with torch.no_grad():
+                steps.add_(1)
 
     def _tensors(self) -> Any:
         """Weight, bias, running statistics and counter.
@@ -200,6 +297,8 @@ class _BatchWideNorm(_NormBase):
         groups = repr(AUTO) if self.undecided else self.num_groups
         bias = ", bias=False" if self.affine and self.bias is None else ""
         blocks = f", batch_blocks={self.batch_blocks}" if self.batch_blocks != 1 else ""
+        blocks += f", center={self.center!r}" if self.center != GROUP else ""
+        blocks += f", renorm={self.renorm}" if self.renorm is not None else ""
         return (
             f"{self.num_features}, num_groups={groups}, eps={self.eps}, momentum={self.momentum},"
             f" affine={self.affine}{bias}, track_running_stats={self.track_running_stats}{blocks}"
@@ -208,7 +307,8 @@ class _BatchWideNorm(_NormBase):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        saved = state_dict.get(prefix + "running_mean")
+        saved = state_dict.get(prefix + "running_var")
+        self._load_steps(state_dict, prefix)
         errors: list[str] = args[-1]
         before = len(errors)
         groups = None
@@ -217,11 +317,11 @@ class _BatchWideNorm(_NormBase):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         if groups is not None and len(errors) == before:
             self.num_groups, self.undecided = groups, False
-        if saved is None or self.running_mean is None or saved.dim() != 1:
+        if saved is None or self.running_var is None or saved.dim() != 1:
             return
         if len(saved) != self.num_statistics and not self.auto:
             errors.append(
-                f"{prefix}running_mean: this layer has num_groups={self.num_groups}, the checkpoint"
+                f"{prefix}running_var: this layer has num_groups={self.num_groups}, the checkpoint"
                 f" has {len(saved)} statistics. "
                 + (
                     "It is one of a BatchNorm (or of num_groups='auto'): build the model with that,"
@@ -230,6 +330,20 @@ class _BatchWideNorm(_NormBase):
                     else f"Build the layer with num_groups={len(saved)}, load it, then bgn.regroup"
                 )
             )
+
+    def _load_steps(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Complete a checkpoint of a layer without renormalization, and the other way round.
+
+        Statistics that were trained are a good reference: then no warmup is needed.
+        """
+        key = prefix + "renorm_steps"
+        if self.renorm is None or self.renorm_steps is None:
+            state_dict.pop(key, None)  # it matters for training with renormalization only
+            return
+        mean, var = (state_dict.get(prefix + f"running_{name}") for name in ("mean", "var"))
+        if key not in state_dict and isinstance(mean, Tensor) and isinstance(var, Tensor):
+            trained = bool(mean.any()) or bool((var != 1).any())
+            state_dict[key] = torch.full_like(self.renorm_steps, self.renorm.warmup * trained)
 
     def _spread_over_channels(self, state_dict: dict[str, Any], prefix: str) -> int | None:
         """Give a checkpoint with G statistics one per channel; G, or None if that cannot be."""
@@ -266,6 +380,12 @@ class BatchGroupNorm2d(_BatchWideNorm):
     statistics of their own: ceil(N / batch_blocks) samples each, fewer in the last block where that
     leaves a rest. Running statistics are averages over the blocks, weighted by their samples. With
     ``num_groups == num_features`` this is batch normalization of ghost batches.
+
+    ``renorm``, a :class:`bgn.Renorm` or True, corrects a training batch towards the running
+    statistics (batch renormalization), so that training and eval mode agree more and more.
+
+    ``center="channel"`` gives every channel its own mean; only the variance is the group's, of
+    whole channels. running_mean has an entry per channel then.
 
     A forward inside a backward pass (gradient checkpointing) normalizes but leaves the running
     statistics alone.
@@ -327,6 +447,7 @@ class GeneralBatchGroupNorm2d(_BatchWideNorm):
         dtype: Any = None,
         *,
         bias: bool = True,
+        renorm: Renorm | bool | None = None,
     ) -> None:
         super().__init__(
             num_features,
@@ -339,6 +460,7 @@ class GeneralBatchGroupNorm2d(_BatchWideNorm):
             dtype,
             bias=bias,
             batch_blocks=batch_blocks,
+            renorm=renorm,
         )
 
     @property
@@ -425,8 +547,8 @@ class PositionalNorm2d(nn.Module):
         self.num_features = num_features
         self.eps = eps
         self.affine = affine
-        for name, wanted in ("weight", affine), ("bias", affine and bias):
-            value = torch.empty(num_features, device=device, dtype=dtype) if wanted else None
+        for name, has in ("weight", affine), ("bias", affine and bias):
+            value = torch.empty(num_features, device=device, dtype=dtype) if has else None
             self.register_parameter(name, None if value is None else nn.Parameter(value))
         self.reset_parameters()
 

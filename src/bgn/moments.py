@@ -19,6 +19,8 @@ class Moments:
     count: Tensor
     mean: Tensor
     M2: Tensor
+    lost: float | Tensor = 1
+    """Degrees of freedom that the means take: one per mean."""
 
     @property
     def var(self) -> Tensor:
@@ -27,8 +29,8 @@ class Moments:
 
     @property
     def unbiased_var(self) -> Tensor:
-        """M2 / (count - 1); NaN where count is 1."""
-        return self.M2 / (self.count - 1)
+        """M2 / (count - 1) if there is one mean; NaN where count is 1."""
+        return self.M2 / (self.count - self.lost)
 
     def merge(self, other: Moments) -> Moments:
         """The moments of both sets together (Chan, Golub and LeVeque 1979); not both may be empty.

@@ -63,6 +63,8 @@ class Partition:
     B: int
     G: int
     whole_channels: bool
+    channel_means: bool = False
+    """Whether every channel has a mean of its own, and only the variance is the group's."""
 
     @property
     def D(self) -> int:
@@ -85,8 +87,20 @@ class Partition:
         return self.N // self.B
 
     @property
+    def means(self) -> int:
+        """Number of means of a block."""
+        return self.C if self.channel_means else self.G
+
+    @property
+    def per_channel(self) -> Partition:
+        """The same blocks with a group per channel."""
+        return Partition(self.N, self.C, self.P, self.B, self.C, whole_channels=True)
+
+    @property
     def smallest_count(self) -> int:
         """Number of elements of the smallest statistic."""
+        if self.channel_means:
+            return self.block_size * self.P
         return self.block_size * (self.units // self.G) * self.unit_size
 
     def bounds(self) -> list[int]:
@@ -127,6 +141,11 @@ def slices(N: int, C: int, P: int, G: int, B: int = 1) -> Partition:
 def channel_groups(N: int, C: int, P: int, G: int, B: int = 1) -> Partition:
     """About G groups of whole channels, as in GBGN, with at least ``max(C // G, 1)`` channels."""
     return Partition(N, C, P, B, num_channel_groups(C, G), whole_channels=True)
+
+
+def centered(N: int, C: int, P: int, G: int, B: int = 1) -> Partition:
+    """G groups of whole channels for the variance, and a mean per channel; G divides C."""
+    return Partition(N, C, P, B, G, whole_channels=True, channel_means=True)
 
 
 def num_channel_groups(C: int, G: int) -> int:

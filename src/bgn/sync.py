@@ -16,10 +16,9 @@ from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
 from bgn import checks, kernels
-from bgn.kernels import Plan, definition
+from bgn.kernels import Plan, between, definition
 from bgn.layers import GeneralBatchGroupNorm2d, _BatchWideNorm
 from bgn.moments import Moments, merged
-from bgn.running import Running, update
 
 
 class _Synchronized(_BatchWideNorm):
@@ -51,7 +50,13 @@ class _Synchronized(_BatchWideNorm):
         if running is not None:
             checks.statistics(input, plan.part, mean, var, moving=True)
         apply: Any = _Normalize.apply
-        output: Tensor = apply(input, weight, bias, plan, self.eps, running, self.process_group)
+        samples = _Processes(self.process_group)
+        reference = None
+        if self.renorm is not None and self.track_running_stats:
+            reference = self._reference(mean, var, input, self.num_groups)
+        output: Tensor = apply(input, weight, bias, plan, self.eps, running, reference, samples)
+        if self.renorm is not None:
+            self._count_step(running)
         return output
 
 
@@ -106,81 +111,42 @@ class SyncGeneralBatchGroupNorm2d(_Synchronized, GeneralBatchGroupNorm2d):
         self.process_group = process_group
 
 
-class _Normalize(torch.autograd.Function):
-    """As the definition, but statistics and their gradients are those of all processes."""
+class _Processes:
+    """Statistics of all processes of a group."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        plan: Plan,
-        eps: float,
-        running: Running | None,
-        group: Any,
-    ) -> Tensor:
-        stats = _gathered(x, plan, group)
+    def __init__(self, group: Any) -> None:
+        self.group = group
+
+    def moments(self, own: Moments, plan: Plan) -> Moments | None:
+        """The moments of all processes' samples, or None if nobody has any.
+
+        Everybody merges the same parts in the same order, so that all have the same bits.
+        """
+        count = definition.count(plan.part, own.mean) if not plan.empty else own.count
+        parts = torch.stack([count, own.mean[0], own.M2[0]])  # (3, G): one block
+        everybody = [torch.empty_like(parts) for _ in range(dist.get_world_size(self.group))]
+        dist.all_gather(everybody, parts, group=self.group)
+        found = merged(torch.stack(everybody, 1))
         # only then may there be too few in all: others need not wait for the counts
         if plan.smallest_count < 2:
-            least = int(stats.count.min())
+            least = int(found.count.min())
             if least == 1:
                 raise ValueError(
-                    f"inputs of shape {tuple(x.shape)} here, with num_groups={plan.part.G}, leave"
-                    " 1 value per statistic over all processes; expected more than 1: a larger"
-                    " batch, a smaller num_groups, or eval()"
+                    f"inputs of shape {tuple(plan.shape)} here, with {plan.part.G} statistics,"
+                    " leave 1 value per statistic over all processes; expected more than 1: a"
+                    " larger batch, a smaller num_groups, or eval()"
                 )
-            if least == 0:  # nobody has samples: nothing moves, and gradients are zero
-                running, zeros = None, torch.zeros_like(stats.mean)
-                stats = Moments(stats.count + 1, zeros, zeros)
-        if running is not None:
-            update(running, Moments(stats.count, stats.mean[None], stats.M2[None]))
-        mean, rstd = stats.mean[None], torch.rsqrt(stats.var + eps)[None]  # (1, G)
-        ctx.save_for_backward(x, weight, stats.count, mean, rstd)
-        ctx.plan, ctx.group = plan, group
-        ctx.affine = None if bias is None else bias.dtype
-        if plan.empty:
-            return torch.empty_like(x)
-        return kernels.write(x, plan, mean, rstd, weight, bias)
+            if least == 0:
+                return None
+        return Moments(found.count, found.mean[None], found.M2[None])
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gy: Tensor) -> Any:
-        x, weight, count, mean, rstd = ctx.saved_tensors
-        plan: Plan = ctx.plan
-        if plan.empty:
-            sums = torch.zeros(2, 1, plan.part.G, dtype=mean.dtype, device=x.device)
-            gw = gb = torch.zeros(plan.part.C, dtype=mean.dtype, device=x.device)
-        else:
-            sums, gw, gb = kernels.products(gy, x, plan, weight, mean, rstd)
-        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
-        gx = None
-        if need_x:
-            sums = sums.to(mean.dtype)
-            dist.all_reduce(sums, group=ctx.group)
-            if plan.empty:
-                gx = torch.zeros_like(x)
-            else:
-                means = sums / count
-                gx = kernels.write_gradient(gy, x, plan, weight, mean, rstd, means)
-        return (
-            gx,
-            gw.to(weight.dtype) if need_weight else None,
-            gb.to(ctx.affine) if need_bias else None,
-            *[None] * 4,
-        )
+    def sums(self, own: Tensor) -> Tensor:
+        """Sums over all processes' samples."""
+        dist.all_reduce(own, group=self.group)
+        return own
 
 
-def _gathered(x: Tensor, plan: Plan, group: Any) -> Moments:
-    """The moments of all processes' samples, (G,) each.
+class _Normalize(between.Normalize):
+    """As the definition, but statistics and their gradients are those of all processes."""
 
-    Everybody merges the same parts in the same order, so that all have the same bits.
-    """
-    own = torch.zeros(3, plan.part.G, dtype=definition.wide_dtype(x), device=x.device)
-    if not plan.empty:
-        stats = kernels.moments(x, plan)
-        own[0] = definition.count(plan.part, stats.mean)
-        own[1], own[2] = stats.mean[0], stats.M2[0]
-    everybody = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(everybody, own, group=group)
-    return merged(torch.stack(everybody, 1))
+    backward: Any = staticmethod(once_differentiable(between.Normalize.backward))

@@ -277,7 +277,7 @@ def _gradients(
         and all(_is_readable(t, plan.part.G, x) for t in given)
     ):
         frozen = given if ctx.stats is None else None
-        return fallback.gradients(gy, x, plan.part, frozen, weight, ctx.eps, affine, needs)
+        return fallback.gradients(gy, x, plan.part, frozen, None, weight, ctx.eps, affine, needs)
     if ctx.stats is None:
         mean, var = given
         gx, gw, gb = backward_frozen(gy, x, weight, plan, (mean, var), ctx.eps, needs)

@@ -33,9 +33,10 @@ from bgn.kernels.eligible import (
     refuse_freed,
 )
 from bgn.kernels.fallback import Gradients
-from bgn.kernels.library import TYPES, CorePlan, Library, load
+from bgn.kernels.library import TYPES, CorePlan, CRenorm, Library, load
 from bgn.kernels.plans import Plan
 from bgn.moments import Moments
+from bgn.renorm import Reference
 from bgn.running import Running, update
 
 library: Library
@@ -72,6 +73,19 @@ def are_readable(given: Given, x: Tensor, plan: Plan) -> bool:
         _is_readable(mean, size, dtype)
         and _is_readable(var, size, dtype)
         and not (mean.requires_grad or var.requires_grad)
+    )
+
+
+def _is_comparable(reference: Reference, x: Tensor, plan: Plan) -> bool:
+    """Whether the C code may read what a batch is corrected towards."""
+    mean, var, part = reference.mean, reference.var, plan.part
+    entries, statistics = mean.numel(), _STATISTICS[x.dtype]
+    return (
+        (entries == part.G or (entries == part.C and part.whole_channels))
+        and mean.dtype is var.dtype is statistics
+        and is_plain_vector(mean, entries)
+        and is_plain_vector(var, entries)
+        and not plan.positional
     )
 
 
@@ -128,8 +142,9 @@ def forward(
     core: CorePlan,
     eps: float,
     running: Running | None,
-) -> tuple[Tensor, Any]:
-    """The output and, in memory of C, mean, variance and 1 / standard deviation."""
+    reference: Reference | None = None,
+) -> tuple[Tensor, Any, Tensor | None]:
+    """The output; in memory of C, mean, variance and 1 / standard deviation; corrections."""
     to = _NOWHERE
     direct = running is not None and _are_writable(running, core)
     if running is not None and not direct:
@@ -137,6 +152,7 @@ def forward(
         refuse_freed(running_mean=running.mean, running_var=running.var)
     y = torch.empty_like(x)
     stats = core.Statistics()
+    correct, renorm = _corrections(reference, core)
     if direct:
         assert running is not None
         mean, counter = running.mean, running.counter
@@ -154,6 +170,7 @@ def forward(
             eps,
             stats,
             *to,
+            renorm,
             core.threads(),
         )
     )
@@ -163,7 +180,18 @@ def forward(
             increment_version((mean, var) if counter is None else (mean, var, counter))
         else:
             update(running, core.moments(stats))
-    return y, stats
+    return y, stats, correct
+
+
+def _corrections(reference: Reference | None, core: CorePlan) -> tuple[Tensor | None, Any]:
+    """Memory for the corrections of a batch, (2, B, E), and what C fills it from."""
+    if reference is None:
+        return None, None
+    E, bounds = reference.entries, reference.numbers()
+    correct = torch.empty(2, core.part.B, E, dtype=core.statistics, device="cpu")
+    addresses = reference.mean.data_ptr(), reference.var.data_ptr()
+    r, d = correct[0].data_ptr(), correct[1].data_ptr()
+    return correct, ctypes.byref(CRenorm(*addresses, E, *bounds, r, d))
 
 
 def apply(
@@ -210,11 +238,16 @@ def backward(
     needs: tuple[bool, ...],
     affine: torch.dtype,
     frozen: bool,
+    correct: Tensor | None = None,
 ) -> Gradients:
     """The gradients of x, weight and bias that are needed; ``affine`` is the dtype of the last two.
 
     ``mean`` and ``rstd`` are addresses.
     """
+    renorm = None
+    if correct is not None:
+        r, d = correct[0].data_ptr(), correct[1].data_ptr()
+        renorm = ctypes.byref(CRenorm(None, None, correct.shape[2], 1.0, 0.0, r, d))
     gx = torch.empty_like(x) if needs[0] else None
     # the device is named: torch.set_default_device may have set another one
     gw = torch.empty(core.part.C, dtype=affine, device="cpu") if needs[1] else None
@@ -232,6 +265,7 @@ def backward(
             _pointer(gw),
             _pointer(gb),
             frozen,
+            renorm,
             core.threads(),
         )
     )
@@ -251,11 +285,12 @@ class _Normalize(torch.autograd.Function):
         eps: float,
         running: Running | None,
         given: Given | None,
+        reference: Reference | None,
     ) -> Tensor:
         core = core_of(plan)
         if given is None:
-            y, ctx.stats = forward(x, weight, bias, core, eps, running)
-            ctx.save_for_backward(x, weight)
+            y, ctx.stats, correct = forward(x, weight, bias, core, eps, running, reference)
+            ctx.save_for_backward(x, weight, *(() if correct is None else (correct,)))
         else:
             y, ctx.stats = apply(x, weight, bias, core, eps, given)
             ctx.save_for_backward(x, weight, *given)
@@ -267,13 +302,13 @@ class _Normalize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor | None) -> Any:
         if gy is None:
-            return (None,) * 7
+            return (None,) * 8
         x, weight, *given = ctx.saved_tensors
         stats, needs = addressof(ctx.stats), ctx.needs_input_grad[:3]
         found = gradients(
             gy, x, weight, given, ctx.core, stats, ctx.eps, ctx.low, ctx.frozen, needs
         )
-        return *found, None, None, None, None
+        return *found, *[None] * 5
 
 
 # what Function.apply does beyond this is for torch.func, which never comes here
@@ -295,8 +330,13 @@ def gradients(
     """The backward pass of a node, from what autograd hands back: the gradients that are needed.
 
     That may be anything: hooks change what was saved, and gradients may be batched, dual, negated
-    or subclasses. ``stats`` is an address; 0 asks for the definition.
+    or subclasses. ``given`` has the statistics of eval mode, or the corrections of renormalization,
+    or nothing. ``stats`` is an address; 0 asks for the definition.
     """
+    correct = None
+    if given and not frozen:
+        (correct,) = given
+        given = []
     fallback.check_saved(x, core.dtype, core.shape, "cpu")
     affine = core.dtype if low else core.statistics
     if (
@@ -307,13 +347,26 @@ def gradients(
         and reaches(gy, core.numel)
         and reaches(x, core.numel)
         and (weight is None or (weight.dtype is affine and is_plain_vector(weight, core.part.C)))
+        and (correct is None or are_corrections(correct, core))
     ):
         x = x.contiguous(memory_format=core.layout)
         gy = gy.contiguous(memory_format=core.layout)
         rstd = stats + 2 * core.step
-        return backward(gy, x, weight, core, stats, rstd, needs, affine, frozen)
+        return backward(gy, x, weight, core, stats, rstd, needs, affine, frozen, correct)
     part = None if core.positional else core.part
-    return fallback.gradients(gy, x, part, given if frozen else None, weight, eps, affine, needs)
+    return fallback.gradients(gy, x, part, given, correct, weight, eps, affine, needs)
+
+
+def are_corrections(correct: Tensor, core: CorePlan) -> bool:
+    """Whether the C code may read corrections."""
+    return (
+        correct.dtype is core.statistics
+        and correct.dim() == 3
+        and correct.shape[:2] == (2, core.part.B)
+        and correct.shape[2] in (core.part.G, core.part.C)
+        and correct.is_contiguous()
+        and is_plain(correct, correct.numel())
+    )
 
 
 def run(
@@ -324,6 +377,7 @@ def run(
     eps: float,
     running: Running | None,
     given: Given | None,
+    reference: Reference | None = None,
 ) -> Tensor | None:
     """Normalize, with a node of autograd where a derivative may be asked for.
 
@@ -333,7 +387,7 @@ def run(
         return None
     if _run_in_cpp is not None:
         y: Tensor | None = _run_in_cpp(
-            plan.node or _node_of(plan), x, weight, bias, eps, running, given
+            plan.node or _node_of(plan), x, weight, bias, eps, running, given, reference
         )
         if y is not None:
             return y
@@ -341,15 +395,17 @@ def run(
         return None
     if given is not None and not are_readable(given, x, plan):
         return None
+    if reference is not None and not _is_comparable(reference, x, plan):
+        return None
     x = x.contiguous(memory_format=plan.layout)
     if torch.is_grad_enabled() and (
         x.requires_grad
         or (weight is not None and weight.requires_grad)
         or (bias is not None and bias.requires_grad)
     ):
-        return _normalize(x, weight, bias, plan, eps, running, given)  # type: ignore[no-any-return]
+        return _normalize(x, weight, bias, plan, eps, running, given, reference)  # type: ignore[no-any-return]
     if given is None:
-        return forward(x, weight, bias, core_of(plan), eps, running)[0]
+        return forward(x, weight, bias, core_of(plan), eps, running, reference)[0]
     return apply(x, weight, bias, core_of(plan), eps, given)[0]
 
 
@@ -437,7 +493,8 @@ def track(x: Tensor, plan: Plan, running: Running) -> bool:
     mean, var, counter = running.mean, running.var, running.counter
     to = mean.data_ptr(), var.data_ptr(), mean.numel(), running.weight_of_next(), _pointer(counter)
     stats, nothing = core.Statistics(), (None, None, None, False, 1.0)  # y, weight, bias, low, eps
-    _check(library.forward(core.pointer, x.data_ptr(), *nothing, stats, *to, core.threads()))
+    threads = core.threads()
+    _check(library.forward(core.pointer, x.data_ptr(), *nothing, stats, *to, None, threads))
     increment_version((mean, var) if counter is None else (mean, var, counter))
     return True
 

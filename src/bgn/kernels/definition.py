@@ -8,6 +8,10 @@ For each block b and group g, over the elements of that block and group:
 
 Autograd, torch.func, forward-mode differentiation, compile and export all understand it. Every
 faster path is tested against this one, and gives way to it where a tensor is not plain.
+
+Two things may differ. With ``channel_means``, mu is the mean of each channel, and var is the
+group's mean of (x - mu)^2. With a reference (:mod:`bgn.renorm`), corrections r and d, which are no
+functions of x for a derivative, enter: y = (xhat * r + d) * weight[c] + bias[c].
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from torch import Tensor
 from bgn.moments import Moments
 from bgn.moments import moments as moments_over
 from bgn.partition import Partition
+from bgn.renorm import Reference, corrections
 from bgn.running import Running, update
 
 
@@ -48,6 +53,8 @@ def _blocks_of_units(x: Tensor, part: Partition) -> Tensor:
 
 def moments(x: Tensor, part: Partition) -> Moments:
     """Count, mean and M2 of every statistic; mean and M2 are (B, G), in float32 or better."""
+    if part.channel_means:
+        return pool_channels(moments(x, part.per_channel), part)
     x = _blocks_of_units(x.to(wide_dtype(x)), part)
     G, U = part.G, part.units
     S = U // G  # units that every group has; where G does not divide U, some groups have one more
@@ -63,6 +70,31 @@ def moments(x: Tensor, part: Partition) -> Moments:
     of_body = moments_over(x[:, :, body], dim=(1, 3, 4))  # (B, n, G, S, P) -> (B, G)
     of_last = moments_over(x[:, :, last], dim=(1, 3))  # (B, n, G, P) -> (B, G)
     return of_body.merge(Moments(of_last.count * has_last, of_last.mean, of_last.M2 * has_last))
+
+
+def pool_channels(of_channels: Moments, part: Partition) -> Moments:
+    """The moments of groups of whole channels from those of channels, (B, C) -> (B, G).
+
+    With ``channel_means`` the means stay those of the channels.
+    """
+    count, mean, M2 = of_channels.count, of_channels.mean, of_channels.M2
+    if count.dim() == 0:  # as many elements in every channel
+        count = count.expand(part.C)
+    width = sum_groups(torch.ones_like(count), part)
+    pooled = sum_groups(count, part)
+    if part.channel_means:
+        return Moments(pooled, mean, sum_groups(M2, part), lost=width)
+    group = part.group_of_unit(mean.device)
+    center = sum_groups(count * mean, part) / pooled
+    between = count * (mean - center[:, group]).square()
+    return Moments(pooled, center, sum_groups(M2 + between, part))
+
+
+def sum_groups(per_channel: Tensor, part: Partition) -> Tensor:
+    """Sums over the channels of each group: (..., C) -> (..., G)."""
+    group = part.group_of_unit(per_channel.device)
+    zeros = per_channel.new_zeros(*per_channel.shape[:-1], part.G)
+    return zeros.index_add(-1, group, per_channel)
 
 
 def count(part: Partition, like: Tensor) -> Tensor:
@@ -89,6 +121,11 @@ def spread(stat: Tensor, part: Partition, like: Tensor) -> Tensor:
     return per_unit.reshape(-1, part.C, *positions)
 
 
+def _spread_any(stat: Tensor, part: Partition, like: Tensor) -> Tensor:
+    """As ``spread``, for a (B, C) statistic too."""
+    return spread(stat, part if stat.shape[-1] == part.G else part.per_channel, like)
+
+
 def write(
     x: Tensor,
     part: Partition,
@@ -96,13 +133,22 @@ def write(
     rstd: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
+    correct: Tensor | None = None,
 ) -> Tensor:
-    """y = (x - mean) * rstd * weight + bias, with (B, G) statistics."""
+    """y = (x - mean) * rstd * weight + bias, with (B, G) statistics.
+
+    ``correct`` has r and d, (2, B, G) or, where groups are whole channels, (2, B, C).
+    """
     scale = spread(rstd, part, x)
+    if correct is not None:
+        scale = scale * _spread_any(correct[0], part, x)
     if weight is not None:
         scale = scale * per_channel(weight, x)
     # elementwise in x's own shape and layout: channels_last in is channels_last out
-    y = (x - spread(mean, part, x)) * scale
+    y = (x - _spread_any(mean, part, x)) * scale
+    if correct is not None:
+        shift = _spread_any(correct[1], part, x)
+        y = y + (shift if weight is None else shift * per_channel(weight, x))
     if bias is not None:
         y = y + per_channel(bias, x)
     return y.to(x.dtype)
@@ -115,12 +161,14 @@ def normalize(
     bias: Tensor | None,
     eps: float,
     running: Running | None = None,
+    reference: Reference | None = None,
 ) -> Tensor:
     """Normalize with the statistics of x itself, and move the running ones towards them."""
     stats = moments(x, part)
+    correct = None if reference is None else corrections(reference, stats, part, eps)
     if running is not None:
         update(running, stats)
-    return write(x, part, stats.mean, torch.rsqrt(stats.var + eps), weight, bias)
+    return write(x, part, stats.mean, torch.rsqrt(stats.var + eps), weight, bias, correct)
 
 
 def normalize_with(
@@ -184,13 +232,37 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 
 
 def gradients(
-    gy: Tensor, x: Tensor, part: Partition, weight: Tensor | None, eps: float
+    gy: Tensor,
+    x: Tensor,
+    part: Partition,
+    weight: Tensor | None,
+    eps: float,
+    correct: Tensor | None = None,
 ) -> Gradients:
-    """The gradients of x, weight and bias by :func:`normalize`, as differentiable functions."""
+    """The gradients of x, weight and bias by :func:`normalize`, as differentiable functions.
+
+    With corrections, y = xhat * (r * weight) + (d * weight + bias): r scales the gradient, and d
+    adds to that of the weight.
+    """
     stats = moments(x, part)
     mean, rstd = stats.mean, torch.rsqrt(stats.var + eps)
-    sums, gw, gb = products(gy, x, part, weight, mean, rstd)
-    return write_gradient(gy, x, part, weight, mean, rstd, sums / count(part, mean)), gw, gb
+    g = gy
+    if correct is not None:
+        g = gy.to(mean.dtype) * _spread_any(correct[0], part, x)
+    means_of = part
+    if part.channel_means:
+        rstd, means_of = rstd[:, part.group_of_unit(x.device)], part.per_channel  # (B, G) -> (B, C)
+    sums, gw, gb = products(g, x, means_of, weight, mean, rstd)
+    means = sums / count(means_of, mean)
+    if part.channel_means:
+        of_groups = sum_groups(sums[1], part) / count(part, mean)
+        means = torch.stack([means[0], of_groups[:, part.group_of_unit(x.device)]])
+    gx = write_gradient(g, x, means_of, weight, mean, rstd, means).to(x.dtype)
+    if correct is not None:
+        others = [i for i in range(x.dim()) if i != 1]
+        gw = gw + (gy.to(mean.dtype) * _spread_any(correct[1], part, x)).sum(others)
+        gb = gy.to(mean.dtype).sum(others)
+    return gx, gw, gb
 
 
 def gradients_with(

@@ -33,21 +33,25 @@ def gradients(
     x: Tensor,
     part: Partition | None,
     given: Sequence[Tensor] | None,
+    correct: Tensor | None,
     weight: Tensor | None,
     eps: float,
     affine: torch.dtype,
     needs: tuple[bool, ...],
 ) -> Gradients:
-    """The gradients that are needed; ``part`` is None for PN, ``affine`` the parameters' dtype."""
+    """The gradients that are needed; ``part`` is None for PN, ``affine`` the parameters' dtype.
+
+    ``given`` are the statistics of eval mode, ``correct`` the corrections of renormalization.
+    """
     refuse_freed(gradient=gy, input=x, weight=weight)
     with torch._C.DisableTorchFunctionSubclass():  # as backward passes in C++
         if part is None:
             gx, gw, gb = definition.positional_gradients(gy, x, weight, eps)
-        elif given is not None:
+        elif given:
             mean, var = given
             gx, gw, gb = definition.gradients_with(gy, x, part, mean, var, weight, eps)
         else:
-            gx, gw, gb = definition.gradients(gy, x, part, weight, eps)
+            gx, gw, gb = definition.gradients(gy, x, part, weight, eps, correct)
     return (
         gx if needs[0] else None,
         gw.to(affine) if needs[1] else None,

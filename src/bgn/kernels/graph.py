@@ -22,6 +22,7 @@ from bgn.kernels.eligible import is_plain
 from bgn.kernels.library import TYPES
 from bgn.kernels.plans import Cut, Plan
 from bgn.partition import Partition
+from bgn.renorm import Reference, Renorm
 from bgn.running import Running
 
 _LIBRARY: Any = torch.library.Library("bgn", "DEF")  # type: ignore[no-untyped-call]
@@ -34,12 +35,14 @@ _TAGS = tuple(
 _OPTIONS = "SymInt B, SymInt G, bool whole_channels, float eps"
 _LIBRARY.define(
     "normalize(Tensor x, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean,"
-    f" Tensor(b!)? running_var, Tensor(c!)? counter, float? momentum, {_OPTIONS})"
-    " -> (Tensor y, Tensor mean, Tensor rstd)",
+    " Tensor(b!)? running_var, Tensor(c!)? counter, float? momentum, bool moves, float r_max,"
+    f" float d_max, Tensor? share, {_OPTIONS})"
+    " -> (Tensor y, Tensor mean, Tensor rstd, Tensor correct)",
     tags=_TAGS,
 )
 _LIBRARY.define(
-    f"normalize_backward(Tensor gy, Tensor x, Tensor? weight, Tensor mean, Tensor rstd, {_OPTIONS})"
+    "normalize_backward(Tensor gy, Tensor x, Tensor? weight, Tensor mean, Tensor rstd,"
+    f" Tensor correct, {_OPTIONS})"
     " -> (Tensor gx, Tensor gw, Tensor gb)",
     tags=_TAGS,
 )
@@ -55,7 +58,12 @@ _is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def is_eligible(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, running: Running | None
+    x: Tensor,
+    part: Partition,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running: Running | None,
+    reference: Reference | None,
 ) -> bool:
     """Whether a compiled graph gets the operator.
 
@@ -65,13 +73,17 @@ def is_eligible(
     if (
         x.dtype not in TYPES
         or x.device.type != "cpu"
+        or part.channel_means
         or not hasattr(torch.compiler, "is_exporting")
         or torch.compiler.is_exporting()
         or _is_transformed()
         or forward_ad._current_level >= 0
     ):
         return False
-    if running is not None and (running.mean.requires_grad or running.var.requires_grad):
+    for stats in (running, reference):
+        if stats is not None and (stats.mean.requires_grad or stats.var.requires_grad):
+            return False
+    if reference is not None and running is not None and reference.mean is not running.mean:
         return False
     dtypes = {t.dtype for t in (weight, bias) if t is not None}
     return len(dtypes) < 2 and dtypes <= {x.dtype, definition.wide_dtype(x)}
@@ -84,13 +96,22 @@ def normalize(
     bias: Tensor | None,
     eps: float,
     running: Running | None,
+    reference: Reference | None,
 ) -> Tensor:
     """See :func:`bgn.kernels.definition.normalize`."""
     moved: Any = (None,) * 4
     if running is not None:
         moved = running.mean, running.var, running.counter, running.momentum
+    corrected: Any = (0.0, 0.0, None)
+    if reference is not None:
+        if running is None:
+            moved = reference.mean, reference.var, None, None
+        corrected = reference.r_max, reference.d_max, reference.share
+        if not isinstance(reference.share, Tensor):
+            corrected = *reference.numbers(), None
     options = part.B, part.G, part.whole_channels, eps
-    y: Tensor = torch.ops.bgn.normalize(x, weight, bias, *moved, *options)[0]
+    moves = running is not None
+    y: Tensor = torch.ops.bgn.normalize(x, weight, bias, *moved, moves, *corrected, *options)[0]
     return y
 
 
@@ -135,7 +156,7 @@ def _running(
     counter: Tensor | None,
     momentum: float | None,
 ) -> Running | None:
-    """The running statistics that are to be moved, checked, or None."""
+    """The running statistics, checked, or None."""
     if mean is None and var is None and counter is None:
         return None
     if mean is None or var is None:
@@ -178,8 +199,12 @@ def _normalize(
     running_var: Tensor | None,
     counter: Tensor | None,
     momentum: float | None,
+    moves: bool,
+    r_max: float,
+    d_max: float,
+    share: Tensor | None,
     *numbers: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     checks.feature_map(x)
     options = Options(*numbers)
     plan = None if x.numel() == 0 else options.plan(x)
@@ -187,24 +212,54 @@ def _normalize(
     if plan is None:  # an empty batch counts, and changes nothing else
         if counter is not None:
             counter.add_(1)
-        return _fake_normalize(x, *[None] * 6, *numbers)
+        return _fake_normalize(x, None, None, running_mean, r_max, d_max, share, *numbers)
+    reference = _reference(running, r_max, d_max, share)
     weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
     readable = _readable(x, plan, weight=weight, bias=bias)
     core = cpu.core_of(plan)
-    y, stats = cpu.forward(readable, weight, bias, core, options.eps, running)
+    if not moves:
+        running = None
+    y, stats, correct = cpu.forward(readable, weight, bias, core, options.eps, running, reference)
     mean, _, rstd = torch.frombuffer(stats, dtype=core.statistics).view(3, options.B, options.G)
-    return _like(x, y), mean.clone(), rstd.clone()
+    if correct is None:
+        correct = mean.new_empty(0)
+    return _like(x, y), mean.clone(), rstd.clone(), correct
 
 
-def _fake_normalize(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    options = Options(*rest[-4:])
+def _reference(
+    running: Running | None, r_max: float, d_max: float, share: Tensor | None
+) -> Reference | None:
+    """What a batch is corrected towards; r_max is 0 where it is not."""
+    if r_max == 0:
+        return None
+    if running is None:
+        raise ValueError(f"r_max={r_max} needs running_mean and running_var, got None")
+    Renorm(r_max, d_max)  # checks them
+    passed = 1.0 if share is None else float(share)
+    mean, var = (t.to(definition.wide_dtype(t)) for t in (running.mean, running.var))
+    return Reference(mean, var, r_max, d_max, passed)
+
+
+def _fake_normalize(
+    x: Tensor, weight: Any, bias: Any, running_mean: Tensor | None, *rest: Any
+) -> tuple[Tensor, ...]:
+    options, r_max = Options(*rest[-4:]), rest[-7]
     shape, dtype = (options.B, options.G), definition.wide_dtype(x)
     mean, rstd = (x.new_zeros(shape, dtype=dtype) for _ in range(2))
-    return torch.empty_like(x), mean, rstd
+    correct = x.new_zeros(0, dtype=dtype)
+    if r_max != 0 and running_mean is not None:
+        correct = x.new_zeros((2, options.B, running_mean.shape[0]), dtype=dtype)
+    return torch.empty_like(x), mean, rstd, correct
 
 
 def _normalize_backward(
-    gy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, *numbers: Any
+    gy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    correct: Tensor,
+    *numbers: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if gy.shape != x.shape or gy.dtype is not x.dtype:
         raise ValueError(
@@ -223,12 +278,17 @@ def _normalize_backward(
     for name, t in ("mean", mean), ("rstd", rstd):
         if t.shape != (B, G) or t.dtype is not core.statistics:
             raise ValueError(f"{name} is {t.dtype} {tuple(t.shape)}; expected ({B}, {G})")
-    mean, rstd = mean.contiguous(), rstd.contiguous()
-    if not all(is_plain(t, t.numel()) for t in (gy, mean, rstd)):
+    mean, rstd, correct = mean.contiguous(), rstd.contiguous(), correct.contiguous()
+    used = correct if correct.numel() else None
+    if used is not None and not cpu.are_corrections(used, core):
+        raise ValueError(f"correct is {used.dtype} {tuple(used.shape)}; expected (2, {B}, {G})")
+    if not all(is_plain(t, t.numel()) for t in (gy, mean, rstd, correct)):
         raise RuntimeError("bgn operators need dense tensors on the CPU, outside of transforms")
     affine = core.statistics if weight is None else weight.dtype
     addresses, needs = (mean.data_ptr(), rstd.data_ptr()), (True, True, True)
-    found: Any = cpu.backward(gy, readable, weight, core, *addresses, needs, affine, frozen=False)
+    found: Any = cpu.backward(
+        gy, readable, weight, core, *addresses, needs, affine, frozen=False, correct=used
+    )
     gx, gw, gb = found
     return _like(x, gx), gw, gb
 
@@ -243,31 +303,33 @@ def _fake_normalize_backward(
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     x, weight, bias, *_ = inputs
-    _, mean, rstd = output
-    ctx.save_for_backward(x, weight, mean, rstd)
+    _, mean, rstd, correct = output
+    ctx.save_for_backward(x, weight, mean, rstd, correct)
     ctx.options, ctx.has_bias = Options(*inputs[-4:]), bias is not None
-    ctx.mark_non_differentiable(mean, rstd)
+    ctx.mark_non_differentiable(mean, rstd, correct)
 
 
 def _derivative(ctx: Any, gy: Tensor, *_: Any) -> Any:
-    x, weight, mean, rstd = ctx.saved_tensors
-    gx, gw, gb = torch.ops.bgn.normalize_backward(gy, x, weight, mean, rstd, *ctx.options)
+    x, weight, *rest = ctx.saved_tensors  # mean, rstd, corrections
+    gx, gw, gb = torch.ops.bgn.normalize_backward(gy, x, weight, *rest, *ctx.options)
     needs = True, weight is not None, ctx.has_bias
-    return *(g if n else None for g, n in zip((gx, gw, gb), needs, strict=True)), *[None] * 8
+    return *(g if n else None for g, n in zip((gx, gw, gb), needs, strict=True)), *[None] * 12
 
 
 def _setup_backward(ctx: Any, inputs: Any, output: Any) -> None:
-    gy, x, weight, *_ = inputs
-    ctx.save_for_backward(gy, x, weight)
+    gy, x, weight, _, _, correct, *_ = inputs
+    ctx.save_for_backward(gy, x, weight, correct)
     ctx.options = Options(*inputs[-4:])
 
 
 def _second_derivative(ctx: Any, *upstream: Tensor) -> Any:
     """By the definition, where mean and rstd are functions of x again."""
-    gy, x, weight = ctx.saved_tensors
+    gy, x, weight, correct = ctx.saved_tensors
+    correct = correct if correct.numel() else None
     again = torch.is_grad_enabled()  # whether somebody wants to differentiate once more
     with torch.enable_grad():
-        first = definition.gradients(gy, x, ctx.options.partition(x), weight, ctx.options.eps)
+        part, eps = ctx.options.partition(x), ctx.options.eps
+        first = definition.gradients(gy, x, part, weight, eps, correct)
         if weight is not None:
             first = first[0], first[1].to(weight.dtype), first[2].to(weight.dtype)
         wanted = [t for t in (gy, x, weight) if t is not None and t.requires_grad]
@@ -280,7 +342,7 @@ def _second_derivative(ctx: Any, *upstream: Tensor) -> Any:
             allow_unused=True,
         )
     of = {id(t): g for t, g in zip(wanted, found, strict=True)}
-    return *(of.get(id(t)) for t in (gy, x, weight)), *[None] * 6
+    return *(of.get(id(t)) for t in (gy, x, weight)), *[None] * 7
 
 
 def _register(name: str, kernel: Any, fake: Any, setup: Any, derivative: Any) -> None:

@@ -7,7 +7,7 @@ import importlib.machinery
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -21,6 +21,20 @@ SLICED, CHANNELS_LAST, POSITIONAL, BY_ROWS = range(4)  # ways through memory
 _SERIAL = 40_000  # elements below which a second thread costs more than it gains
 CAPABILITY = "BGN_CPU_CAPABILITY"
 CAPABILITIES = ("default", "avx2", "avx512")  # as in native/bgn.c
+
+
+class CRenorm(ctypes.Structure):
+    """``bgn_renorm`` of native/plan.h."""
+
+    _fields_: ClassVar = [
+        ("mean", ctypes.c_void_p),
+        ("var", ctypes.c_void_p),
+        ("entries", ctypes.c_int64),
+        ("r_max", ctypes.c_double),
+        ("d_max", ctypes.c_double),
+        ("r", ctypes.c_void_p),
+        ("d", ctypes.c_void_p),
+    ]
 
 
 class Library:
@@ -44,9 +58,11 @@ class Library:
         self.plan_free = function("bgn_plan_free", None, pointer)
         self._use = function("bgn_use", number, number)
         running = pointer, pointer, size, real, pointer
-        self.forward = kernel("bgn_forward", *x_y_w_b_low, real, pointer, *running)
+        self.forward = kernel("bgn_forward", *x_y_w_b_low, real, pointer, *running, pointer)
         self.apply = kernel("bgn_apply", *x_y_w_b_low, real, *[pointer] * 3)
-        self.backward = kernel("bgn_backward", *[pointer] * 4, number, *[pointer] * 4, number)
+        self.backward = kernel(
+            "bgn_backward", *[pointer] * 4, number, *[pointer] * 4, number, pointer
+        )
         self.moments = kernel("bgn_moments", *[pointer] * 3)
         self.write = kernel("bgn_write", *x_y_w_b_low, *[pointer] * 2)
         self.products = kernel("bgn_products", *[pointer] * 3, number, *[pointer] * 5)

@@ -23,7 +23,8 @@ _MOST = 1024  # plans that are kept
 class Plan:
     """The partition of one shape, and what the kernels know about that shape in one layout.
 
-    ``kept`` plans were made for a plain call: no compiler, no transform, no subclass. ``core`` and
+    ``kept`` plans were made for a plain call, of a partition that the kernels know: no compiler, no
+    transform, no subclass, and no means of other groups than the variances. ``core`` and
     ``node`` belong to :mod:`bgn.kernels.cpu` and ``pieces`` to :mod:`bgn.kernels.aten`; each is
     made when that kernel first runs the plan.
     """
@@ -101,6 +102,16 @@ def plan(cut: Cut, x: Tensor, num_groups: int, blocks: int | None = 1) -> Plan:
     return found
 
 
+def channel_plan(x: Tensor, plan_: Plan) -> Plan:
+    """The plan for x in the same blocks with a group per channel."""
+    part = plan_.part
+    return plan(_channels, x, part.C, part.B)
+
+
+def _channels(N: int, C: int, P: int, G: int, B: int) -> Partition:
+    return Partition(N, C, P, B, G, whole_channels=True)
+
+
 def _layout(x: Tensor) -> torch.memory_format:
     """The memory format of the output, which is the one that x is read in: as torch's norms."""
     if x.dim() in LAST and not x.is_mkldnn:
@@ -128,4 +139,5 @@ def _new(
     # a G of at most C always fits: asking only beyond it spares dynamic shapes a guard
     if not part.whole_channels and part.G > part.C and part.D > 0:
         checks.groups_fit(shape, part.G)
+    kept = kept and not part.channel_means
     return Plan(part, shape, x.dtype, layout, kept, cut is positions)

@@ -40,6 +40,7 @@ typedef struct {
     const void *given_var; /* (G); rstd receives 1 / sqrt(given_var + eps) */
     void *out, *mean, *var, *rstd, *gw, *gb;
     double eps, *exact, *means;
+    const bgn_renorm *renorm;
     int frozen, low;
 } bgn_arguments;
 
@@ -137,14 +138,9 @@ static void update(const bgn_plan *p, const double *exact, void *running_mean, v
         for (i64 at = g; at < p->B * p->G; at += p->G)
             mean += exact[at], var += exact[p->B * p->G + at];
         mean /= (double)p->B, var = var / (double)p->B * count / (count - 1);
-        i64 first = g, last = g; /* entries of this group */
-        if (entries != p->G) {
-            first = p->channel[p->cells.first[g]];
-            last = p->channel[p->cells.first[g + 1] - 1];
-        }
 #define MOVE(T, running, value) \
     ((T *)running)[k] = (T)((1 - momentum) * (double)((T *)running)[k] + momentum * (value))
-        for (i64 k = first; k <= last; k++) {
+        for (i64 k = bgn_entry(p, entries, g); k < bgn_entry_end(p, entries, g); k++) {
             if (p->type == F64) MOVE(double, running_mean, mean), MOVE(double, running_var, var);
             else MOVE(float, running_mean, mean), MOVE(float, running_var, var);
         }
@@ -154,6 +150,14 @@ static void update(const bgn_plan *p, const double *exact, void *running_mean, v
 
 enum { DONE, NO_MEMORY, BAD_ARGUMENT };
 
+static int has_entries(const bgn_plan *p, i64 entries) {
+    return entries == p->G || (entries == p->C && p->whole);
+}
+
+static int corrects(const bgn_plan *p, const bgn_renorm *n) {
+    return p->walk < POSITIONAL && has_entries(p, n->entries) && n->r && n->d;
+}
+
 /* The entry points. T, the type of statistics, is double for F64, else float. w, b, gx, gw and
    gb may be NULL; w, b, gw and gb are of T or, where low, of x's type. All return one of the
    codes above. */
@@ -162,21 +166,24 @@ enum { DONE, NO_MEMORY, BAD_ARGUMENT };
    rstd, each (B, G), for PN each (N, P). y may be NULL: statistics only. Where running_mean is not
    NULL, running_mean and running_var have `entries` numbers of T: G, or C where groups are whole
    channels. momentum is the weight of this batch, 0 to 1. *counter, where there is one, is
-   incremented. */
+   incremented. renorm, where there is one, is read before the running statistics move. */
 int bgn_forward(const bgn_plan *p, const void *x, void *y, const void *w, const void *b, int low,
                 double eps, void *stats, void *running_mean, void *running_var, i64 entries,
-                double momentum, i64 *counter, int threads) {
+                double momentum, i64 *counter, const bgn_renorm *renorm, int threads) {
     const int positional = p->walk >= POSITIONAL;
     i64 count = positional ? p->N * p->P : p->B * p->G, size = count * (p->type == F64 ? 8 : 4);
     if (threads < 1) return BAD_ARGUMENT;
     if (running_mean && (positional || !running_var || !(momentum >= 0 && momentum <= 1) ||
-                         (entries != p->G && !(entries == p->C && p->whole))))
+                         !has_entries(p, entries)))
+        return BAD_ARGUMENT;
+    if (renorm && (!corrects(p, renorm) || !renorm->mean || !renorm->var || !y ||
+                   !(renorm->r_max >= 1) || !(renorm->d_max >= 0)))
         return BAD_ARGUMENT;
     double *exact = NULL;
     if (running_mean && !(exact = malloc((size_t)(2 * count) * sizeof(double)))) return NO_MEMORY;
     char *mean = stats;
     const bgn_arguments a = {.x = x, .out = y, .w = w, .b = b, .low = low, .eps = eps, .mean = mean,
-                             .var = mean + size, .rstd = mean + 2 * size, .exact = exact};
+                             .var = mean + size, .rstd = mean + 2 * size, .exact = exact, .renorm = renorm};
     advise(p, y);
     int failed = forward(p, &a, threads);
     if (running_mean && !failed) update(p, exact, running_mean, running_var, entries, momentum);
@@ -196,12 +203,16 @@ int bgn_apply(const bgn_plan *p, const void *x, void *y, const void *w, const vo
     return write_all(p, &a, threads);
 }
 
-/* The gradients of x, w and b from mean and rstd. frozen: the statistics do not depend on x. */
+/* The gradients of x, w and b from mean, rstd and, where there is a renorm, its r and d. frozen:
+   the statistics do not depend on x. */
 int bgn_backward(const bgn_plan *p, const void *gy, const void *x, void *gx, const void *w, int low,
-                 const void *mean, const void *rstd, void *gw, void *gb, int frozen, int threads) {
+                 const void *mean, const void *rstd, void *gw, void *gb, int frozen,
+                 const bgn_renorm *renorm, int threads) {
     if ((p->walk >= POSITIONAL && frozen) || threads < 1) return BAD_ARGUMENT;
+    if (renorm && (frozen || !corrects(p, renorm))) return BAD_ARGUMENT;
     bgn_arguments a = {.gy = gy, .x = x, .out = gx, .w = w, .low = low, .mean = (void *)mean,
-                       .rstd = (void *)rstd, .gw = gw, .gb = gb, .frozen = frozen};
+                       .rstd = (void *)rstd, .gw = gw, .gb = gb, .renorm = renorm,
+                       .frozen = frozen};
     advise(p, gx);
     if (frozen && !gw && !gb) return gx ? write_all(p, &a, threads) : DONE;
     if (gx && !frozen && p->walk < POSITIONAL) {

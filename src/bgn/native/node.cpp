@@ -9,6 +9,7 @@
 
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include <cmath>
 #include <optional>
 
 namespace bgn {
@@ -28,6 +29,7 @@ struct Call {
     bool low; /* whether the parameters have a lower precision than the statistics */
     bool has_weight, has_bias;
     bool frozen; /* whether the statistics were given: mean and variance are saved too */
+    bool renorm; /* whether corrections are saved too */
 
     /* edges exist for the tensors that were given */
     int weight_edge() const { return has_weight ? 1 : -1; }
@@ -43,7 +45,17 @@ struct Call {
     }
 };
 
-/* The backward pass in Python. saved: x and, where there are any, weight, mean and variance;
+/* The pointers of corrections, for C. */
+static Renorm corrections(const Tensor& correct) {
+    char* r = static_cast<char*>(correct.mutable_data_ptr());
+    Renorm renorm{};
+    renorm.entries = correct.size(2);
+    renorm.r = r, renorm.d = r + correct.nbytes() / 2;
+    return renorm;
+}
+
+/* The backward pass in Python. saved: x and, where there are any, weight, mean and variance, or
+   corrections;
    stats: memory of C, or NULL for a pass by the definition. */
 static variable_list gradients_in_python(const Call& call, const Tensor& gy,
                                          at::ArrayRef<Tensor> saved, const void* stats,
@@ -74,7 +86,7 @@ static variable_list gradients_in_python(const Call& call, const Tensor& gy,
 struct Normalize : torch::autograd::Node {
     const Call call;
     std::shared_ptr<char[]> stats; /* mean, variance, 1 / standard deviation */
-    std::array<SavedVariable, 4> saved; /* x, weight, given mean, given variance */
+    std::array<SavedVariable, 4> saved; /* x, weight; given mean and variance, or corrections */
 
     Normalize(edge_list&& edges, Call call_, std::shared_ptr<char[]> stats_)
         : Node(std::move(edges)), call(std::move(call_)), stats(std::move(stats_)) {}
@@ -91,8 +103,8 @@ struct Normalize : torch::autograd::Node {
     variable_list unpack() {
         variable_list found{saved[0].unpack(getptr())};
         if (call.has_weight) found.push_back(saved[1].unpack(getptr()));
-        if (call.frozen)
-            for (int i : {2, 3}) found.push_back(saved[i].unpack(getptr()));
+        if (call.frozen || call.renorm) found.push_back(saved[2].unpack(getptr()));
+        if (call.frozen) found.push_back(saved[3].unpack(getptr()));
         return found;
     }
 
@@ -115,17 +127,19 @@ struct Normalize : torch::autograd::Node {
         const Tensor x = tensors[0], weight = call.has_weight ? tensors[1] : Tensor();
         /* what autograd hands back may be anything again: hooks change what was saved, and
            gradients may be batched, dual, negated or subclasses */
+        const Tensor correct = call.renorm ? tensors.back() : Tensor();
         const bool eligible =
             !at::GradMode::is_enabled() && no_transform() && is_feature_map(gy, core) &&
             is_feature_map(x, core) &&
             (!weight.defined() ||
-             (weight.scalar_type() == call.affine() && is_vector(weight, core.C)));
+             (weight.scalar_type() == call.affine() && is_vector(weight, core.C))) &&
+            (!correct.defined() || are_corrections(correct, core));
         if (!eligible) return gradients_in_python(call, gy, tensors, own.get(), needs());
-        return in_c(in_layout(gy, core), in_layout(x, core), weight, own.get());
+        return in_c(in_layout(gy, core), in_layout(x, core), weight, correct, own.get());
     }
 
     variable_list in_c(const Tensor& gy, const Tensor& x, const Tensor& weight,
-                       const char* own) const {
+                       const Tensor& correct, const char* own) const {
         const Core& core = *call.core;
         const Needs need = needs();
         auto vector = [&] { return at::detail::empty_cpu({core.C}, call.affine()); };
@@ -134,9 +148,12 @@ struct Normalize : torch::autograd::Node {
         if (need[1]) gw = vector();
         if (need[2]) gb = vector();
         auto output = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
+        Renorm renorm{};
+        if (correct.defined()) renorm = corrections(correct);
         check(setup.backward(core.plan, address(gy), address(x), output(gx), address(weight),
                              call.low, own, own + 2 * core.step, output(gw),
-                             output(gb), call.frozen, core.threads()));
+                             output(gb), call.frozen, correct.defined() ? &renorm : nullptr,
+                             core.threads()));
         return call.by_edge(std::move(gx), std::move(gw), std::move(gb));
     }
 
@@ -147,7 +164,7 @@ struct Normalize : torch::autograd::Node {
         args.collect(std::string("bgn") + NAME);
         args.collect(call.core->id);
         args.collect(call.eps);
-        for (bool flag : {call.low, call.has_weight, call.has_bias, call.frozen})
+        for (bool flag : {call.low, call.has_weight, call.has_bias, call.frozen, call.renorm})
             args.collect(flag);
         for (const SavedVariable& variable : saved) args.collect(variable, false);
     }
@@ -184,7 +201,8 @@ struct Arguments {
     Tensor x, weight, bias;
     Tensor running_mean, running_var, counter; /* to be moved, where there are any */
     Tensor mean, var;                          /* given */
-    double eps = 0, momentum = 0;
+    Tensor reference_mean, reference_var;      /* what to correct towards */
+    double eps = 0, momentum = 0, r_max = 0, d_max = 0;
 };
 
 /* A tensor or None, of a type without a meaning of its own. */
@@ -234,8 +252,30 @@ static bool read_running(PyObject* running, const Core& core, Arguments& a) {
     return true;
 }
 
+/* bgn.renorm.Reference: mean, var, r_max, d_max, and the share of the warmup, by which bounds that
+   are finite grow */
+static bool read_reference(PyObject* reference, const Core& core, Arguments& a) {
+    if (!PyTuple_Check(reference) || PyTuple_GET_SIZE(reference) != 5 || core.positional)
+        return false;
+    double share = 0;
+    if (!read(PyTuple_GET_ITEM(reference, 0), a.reference_mean) ||
+        !read(PyTuple_GET_ITEM(reference, 1), a.reference_var) ||
+        !read(PyTuple_GET_ITEM(reference, 2), a.r_max) ||
+        !read(PyTuple_GET_ITEM(reference, 3), a.d_max) ||
+        !read(PyTuple_GET_ITEM(reference, 4), share))
+        return false;
+    for (const Tensor* t : {&a.reference_mean, &a.reference_var})
+        if (!t->defined() || t->scalar_type() != core.wide || !has_entries(*t, core) ||
+            !is_vector(*t, t->numel()))
+            return false;
+    if (a.reference_mean.numel() != a.reference_var.numel()) return false;
+    if (std::isfinite(a.r_max)) a.r_max = 1 + (a.r_max - 1) * share;
+    if (std::isfinite(a.d_max)) a.d_max = a.d_max * share;
+    return true;
+}
+
 static bool read_arguments(PyObject* const* args, const Core& core, Arguments& a) {
-    /* x, weight, bias, eps, running, given */
+    /* x, weight, bias, eps, running, given, reference */
     if (!read(args[0], a.x) || !read(args[1], a.weight) || !read(args[2], a.bias) ||
         !read(args[3], a.eps))
         return false;
@@ -258,12 +298,13 @@ static bool read_arguments(PyObject* const* args, const Core& core, Arguments& a
                 return false;
         }
     }
-    return true;
+    return args[6] == Py_None || (args[5] == Py_None && read_reference(args[6], core, a));
 }
 
-/* Normalize; stats receives mean, variance (not where it is given) and 1 / standard deviation. */
-static Tensor compute(const Core& core, const Arguments& a, const Tensor& x, bool low,
-                      char* stats) {
+/* Normalize; stats receives mean, variance (not where it is given) and 1 / standard deviation,
+   correct the corrections towards a reference, if there is one. */
+static Tensor compute(const Core& core, const Arguments& a, const Tensor& x, bool low, char* stats,
+                      Tensor& correct) {
     Tensor y = new_like(x);
     if (a.mean.defined()) {
         const Tensor mean = a.mean.to(core.wide), var = a.var.to(core.wide);
@@ -280,9 +321,16 @@ static Tensor compute(const Core& core, const Arguments& a, const Tensor& x, boo
         entries = a.running_mean.numel();
         if (a.counter.defined()) counter = a.counter.mutable_data_ptr<int64_t>();
     }
+    Renorm renorm{};
+    if (a.reference_mean.defined()) {
+        correct = at::detail::empty_cpu({2, core.B, a.reference_mean.numel()}, core.wide);
+        renorm = corrections(correct);
+        renorm.mean = address(a.reference_mean), renorm.var = address(a.reference_var);
+        renorm.r_max = a.r_max, renorm.d_max = a.d_max;
+    }
     check(setup.forward(core.plan, address(x), y.mutable_data_ptr(), address(a.weight),
                         address(a.bias), low, a.eps, stats, mean, var, entries, a.momentum,
-                        counter, core.threads()));
+                        counter, correct.defined() ? &renorm : nullptr, core.threads()));
     for (const Tensor* moved : {&a.running_mean, &a.running_var, &a.counter})
         if (moved->defined()) moved->unsafeGetTensorImpl()->bump_version();
     return y;
@@ -294,22 +342,23 @@ static Tensor run(const std::shared_ptr<const Core>& core, const Arguments& a, b
     RECORD_FUNCTION(NAME, c10::ArrayRef<const c10::IValue>{},
                     record ? static_cast<int64_t>(at::sequence_number::peek()) : -1);
     std::shared_ptr<char[]> stats(new char[static_cast<size_t>(3 * core->step)]);
-    Tensor x, y;
+    Tensor x, y, correct;
     {
         WithoutGil no_gil;
         x = in_layout(a.x, *core); /* a copy is recorded, too */
         at::NoGradGuard no_grad;
-        y = compute(*core, a, x, low, stats.get());
+        y = compute(*core, a, x, low, stats.get(), correct);
     }
     if (!record) return y;
     edge_list edges;
     const Tensor* inputs[] = {&x, &a.weight, &a.bias};
     for (const Tensor* t : inputs)
         if (t->defined()) edges.push_back(torch::autograd::impl::gradient_edge(*t));
-    const Call call{core, a.eps, low, a.weight.defined(), a.bias.defined(), a.mean.defined()};
+    const Call call{core, a.eps, low, a.weight.defined(), a.bias.defined(), a.mean.defined(),
+                    correct.defined()};
     auto node = c10::make_intrusive<Normalize>(std::move(edges), call, std::move(stats));
     torch::autograd::impl::set_gradient_edge(y, Edge(node, node->add_input_metadata(y)));
-    const Tensor* saved[] = {&x, &a.weight, &a.mean, &a.var};
+    const Tensor* saved[] = {&x, &a.weight, correct.defined() ? &correct : &a.mean, &a.var};
     for (int i = 0; i < 4; i++)
         if (saved[i]->defined()) node->saved[i] = SavedVariable(*saved[i], false);
     return y;
@@ -361,10 +410,12 @@ static PyObject* new_core(PyTypeObject* type, PyObject* args, PyObject*) {
 
 static PyTypeObject core_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-/* run(core, x, weight, bias, eps, running, given) -> Tensor; None for a call that is not plain */
+/* run(core, x, weight, bias, eps, running, given, reference) -> Tensor; None for a call that is not
+   plain */
 static PyObject* py_run(PyObject*, PyObject* const* args, Py_ssize_t count) {
-    if (count != 7 || Py_TYPE(args[0]) != &core_type) {
-        PyErr_SetString(PyExc_TypeError, "run(core, x, weight, bias, eps, running, given)");
+    if (count != 8 || Py_TYPE(args[0]) != &core_type) {
+        PyErr_SetString(PyExc_TypeError,
+                        "run(core, x, weight, bias, eps, running, given, reference)");
         return nullptr;
     }
     try {
@@ -404,7 +455,7 @@ static PyObject* saved_tensors(PyObject* self, void*) {
     try {
         auto* node = reinterpret_cast<torch::autograd::THPCppFunction*>(self)->cdata.get();
         const Normalize* normalize = static_cast<Normalize*>(node);
-        THPObjectPtr found(PyTuple_New(normalize->call.frozen ? 4 : 2));
+        THPObjectPtr found(PyTuple_New(normalize->call.frozen ? 4 : normalize->call.renorm ? 3 : 2));
         for (Py_ssize_t i = 0; found && i < PyTuple_GET_SIZE(found.get()); i++) {
             PyObject* item = wrap(normalize->saved[i].unpack());
             if (!item) return nullptr;

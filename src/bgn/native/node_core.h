@@ -27,16 +27,24 @@ namespace bgn {
 
 using at::Tensor;
 
+/* bgn_renorm of plan.h */
+struct Renorm {
+    const void *mean, *var;
+    int64_t entries;
+    double r_max, d_max;
+    void *r, *d;
+};
+
 /* The entry points of bgn.c, and what else Python hands over once. */
 struct Setup {
     int (*forward)(const void* plan, const void* x, void* y, const void* w, const void* b, int low,
                    double eps, void* stats, void* running_mean, void* running_var, int64_t entries,
-                   double momentum, int64_t* counter, int threads);
+                   double momentum, int64_t* counter, const Renorm* renorm, int threads);
     int (*apply)(const void* plan, const void* x, void* y, const void* w, const void* b, int low,
                  double eps, const void* mean, const void* var, void* rstd, int threads);
     int (*backward)(const void* plan, const void* gy, const void* x, void* gx, const void* w,
                     int low, const void* mean, const void* rstd, void* gw, void* gb, int frozen,
-                    int threads);
+                    const Renorm* renorm, int threads);
     std::array<uint64_t, 2> plain_keys; /* dispatch keys of a dense CPU tensor; in inference mode */
     PyObject* gradients;                /* bgn.kernels.cpu.gradients */
 };
@@ -134,10 +142,21 @@ inline bool is_readable(const Tensor& t, int64_t size, const Core& core) {
     return (dtype == core.dtype || dtype == core.wide) && is_vector(t, size);
 }
 
+/* statistics with an entry per group, or per channel of groups of whole channels */
+inline bool has_entries(const Tensor& t, const Core& core) {
+    return t.numel() == core.G || (t.numel() == core.C && core.whole_channels);
+}
+
+/* corrections of renormalization, (2, B, entries) */
+inline bool are_corrections(const Tensor& t, const Core& core) {
+    return t.scalar_type() == core.wide && t.dim() == 3 && t.size(0) == 2 && t.size(1) == core.B &&
+           (t.size(2) == core.G || t.size(2) == core.C) && t.is_contiguous() &&
+           is_plain(t, t.numel());
+}
+
 /* whether the C code may write running statistics: see _are_writable in bgn/kernels/cpu.py */
 inline bool is_writable(const Tensor& t, const Core& core) {
-    return (t.numel() == core.G || (t.numel() == core.C && core.whole_channels)) &&
-           t.scalar_type() == core.wide && !t.requires_grad() && !t.is_inference() &&
+    return has_entries(t, core) && t.scalar_type() == core.wide && !t.requires_grad() && !t.is_inference() &&
            is_vector(t, t.numel());
 }
 

@@ -61,6 +61,23 @@ typedef struct {
                      the rows of memory; not for SLICED */
 } bgn_plan;
 
+/* Batch renormalization, y = (xhat * r + d) * w + b: what a batch is compared with, and the
+   corrections r and d that follow. T is the type of statistics, double for F64, else float. */
+typedef struct {
+    const void *mean, *var; /* (entries) of T, running; the backward pass does not read them */
+    i64 entries;            /* G, or C where groups are whole channels */
+    double r_max, d_max;    /* r is 1 / r_max to r_max, d is -d_max to d_max; they may be infinite */
+    void *r, *d;            /* (B, entries) of T; the forward pass writes, the backward pass reads */
+} bgn_renorm;
+
+/* the first entry of a group, and the first one after its last */
+static inline i64 bgn_entry(const bgn_plan *p, i64 entries, i64 group) {
+    return entries == p->G ? group : p->channel[p->cells.first[group]];
+}
+static inline i64 bgn_entry_end(const bgn_plan *p, i64 entries, i64 group) {
+    return entries == p->G ? group + 1 : p->channel[p->cells.first[group + 1] - 1] + 1;
+}
+
 /* elements of a group in a block */
 static inline double bgn_count(const bgn_plan *p, i64 group) {
     const bgn_cells *cells = &p->cells;
