@@ -24,6 +24,7 @@ from bgn.surgery.kinds import Kind, identify, normalizers, some_normalizers
 from bgn.surgery.modules import inherit, listed, replace, unparametrize, without_hooks
 from bgn.surgery.pairs import TRANSPOSED, Pair, find, same_width
 from bgn.surgery.problems import Problem, report
+from bgn.surgery.standardized import Standardized, bake
 from bgn.surgery.support import is_activated, is_plain
 
 
@@ -34,7 +35,8 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
     and state_dict keys of the other modules stay. The result is exact if every group consists of
     whole channels. If a group is part of a channel, the shift depends on the position, and the
     model is refused. A normalizer without running statistics, or without a convolution that feeds
-    only it, stays as it is, with a warning.
+    only it, stays as it is, with a warning. Standardized weights (:func:`standardize`) become plain
+    ones everywhere.
 
     The convolution before a normalizer is found by ``torch.fx``, which traces the model with
     optional arguments at their defaults. A model that cannot be traced as a whole is folded part by
@@ -62,6 +64,9 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
 
     original, model = model, copy.deepcopy(model)
     found = normalizers(model)
+    for module in model.modules():
+        if isinstance(module, Standardized):
+            bake(module)
     with without_hooks(model):
         traced, candidates = find(model)
     pairs = _pairs(model, candidates)
