@@ -53,8 +53,8 @@ def standardize(
         only: types of layers; by default convolutions of 1, 2 and 3 dimensions, also transposed
             and depthwise ones. ``(nn.Conv2d, nn.Linear)`` includes linear layers.
 
-    A filter with one number (a depthwise 1x1 convolution) has no deviation: skipped, with a
-    warning. Refused, before anything is changed: a layer with a ``forward`` of its own, lazy or
+    A filter of one number (a 1x1 convolution, depthwise or of one channel) has no deviation:
+    skipped, with a warning. Refused, before anything is changed: a layer with a ``forward`` of its own, lazy or
     parametrized (weight_norm, spectral_norm) layers, and a weight that other layers use as it is.
 
     >>> model = standardize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
