@@ -54,8 +54,9 @@ def standardize(
             and depthwise ones. ``(nn.Conv2d, nn.Linear)`` includes linear layers.
 
     A filter of one number (a 1x1 convolution, depthwise or of one channel) has no deviation:
-    skipped, with a warning. Refused, before anything is changed: a layer with a ``forward`` of its own, lazy or
-    parametrized (weight_norm, spectral_norm) layers, and a weight that other layers use as it is.
+    skipped, with a warning. Refused, before anything is changed: a layer with a ``forward`` of its
+    own, lazy or parametrized (weight_norm, spectral_norm) layers, and a weight that other layers
+    use as it is.
 
     >>> model = standardize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
     >>> model[0]
