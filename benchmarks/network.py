@@ -37,11 +37,13 @@ def _norm(name: str, N: int) -> Callable[[int], nn.Module]:
     return norms[name]
 
 
-def step(network: str, name: str, N: int) -> Callable[[], None]:
-    """A training step on a batch of random images."""
+def step(network: str, name: str, N: int, standardized: bool = False) -> Callable[[], None]:
+    """A training step on a batch of random images, maybe with standardized weights."""
     torch.manual_seed(0)
     side, classes = SIDE[network], CLASSES[network]
     model = resnet(network, _norm(name, N), classes)
+    if standardized:
+        bgn.standardize(model)
     x, target = torch.randn(N, 3, side, side), torch.randint(classes, (N,))
     # a rate of 0: every step computes the same, however many there are
     optimizer = torch.optim.SGD(model.parameters(), 0.0, 0.9, fused=True)

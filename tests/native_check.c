@@ -432,33 +432,36 @@ static void check_refusals(void) {
     bgn_plan_free(p), bgn_plan_free(pn), unfence(x), unfence(stats);
 }
 
-/* Whether bits are the binary16 number nearest to value, of two the even one; neither is NaN. */
-static int nearest(uint16_t bits, double value) {
-    double size = fabs(value);
-    int found = bits & 0x7fff;
-    if (value != 0 && (value < 0) != bits >> 15) return 0; /* -0 + 0 is 0 */
-    if (size >= 65520 || found >= 0x7c00) return size >= 65520 && found == 0x7c00;
-    double above = found + 1 == 0x7c00 ? 65536 : half((uint16_t)(found + 1));
-    double below = found ? half((uint16_t)(found - 1)) : -1;
-    double off = fabs(half((uint16_t)found) - size);
-    double other = fmin(fabs(above - size), fabs(below - size));
-    return off < other || (off == other && found % 2 == 0);
+/* Whether bits are the number of a 16-bit type nearest to value, of two the even one; neither is
+   NaN. Infinity stands for the power of two after the largest number. */
+static int nearest(int type, uint16_t bits, double value) {
+    const int infinity = type == F16 ? 0x7c00 : 0x7f80, found = bits & 0x7fff;
+    const double beyond = ldexp(1, type == F16 ? 16 : 128), size = fmin(fabs(value), beyond);
+    double off[3] = {INFINITY, INFINITY, INFINITY}; /* of the number before, this one, the next */
+    if (found > infinity || (value != 0 && (value < 0) != bits >> 15)) return 0; /* -0 + 0 is 0 */
+    for (int k = 0; k < 3; k++) {
+        uint16_t near = (uint16_t)(found + k - 1);
+        if (near < infinity) off[k] = fabs(get(type, &near, 0) - size);
+        else if (near == infinity) off[k] = beyond - size;
+    }
+    double other = fmin(off[0], off[2]);
+    return off[1] < other || (off[1] == other && found % 2 == 0);
 }
 
-/* Every binary16 number is read exactly, and what is written is the nearest one. */
-static void check_halves(void) {
+/* Every number of a 16-bit type is read exactly, and what is written is the nearest one. */
+static void check_halves(int type) {
     enum { ALL = 1 << 16 };
-    const problem q = {.N = 1, .C = 1, .P = ALL, .B = 1, .G = 1, .whole = 1, .type = F16};
+    const problem q = {.N = 1, .C = 1, .P = ALL, .B = 1, .G = 1, .whole = 1, .type = type};
     call_it(&q, "all numbers");
-    uint16_t *x = array(&q, F16, ALL, 1), *y = array(&q, F16, ALL, 1);
+    uint16_t *x = array(&q, type, ALL, 1), *y = array(&q, type, ALL, 1);
     for (int i = 0; i < ALL; i++) x[i] = (uint16_t)i;
     bgn_plan *p = bgn_plan_new(q.N, q.C, q.P, q.B, q.G, q.whole, q.type, q.walk);
     for (int k = 0; k < 2; k++) {
         float mean = 0, var = 1, rstd, w = k ? 1.7f : 1;
         if (bgn_apply(p, x, y, &w, NULL, 0, 0, &mean, &var, &rstd, 1)) fail("apply");
         for (int i = 0; i < ALL; i++) {
-            float exact = (float)half(x[i]) * w;
-            if (isnan(exact) ? isnan(half(y[i])) : nearest(y[i], exact)) continue;
+            float exact = (float)get(type, x, i) * w;
+            if (isnan(exact) ? isnan(get(type, y, i)) : nearest(type, y[i], exact)) continue;
             printf("%s: %#06x times %g is %#06x\n", name, i, w, y[i]);
             exit(1);
         }
@@ -466,24 +469,29 @@ static void check_halves(void) {
     bgn_plan_free(p), unfence(x), unfence(y);
 }
 
+/* The one body for every instruction set: each has the same cases. */
 static void check_everything(const char *isa) {
     enum { CASES = 1000 };
+    int cases[4][4] = {{0}}; /* by type and walk */
+    seed = 1;
     for (int k = 0; k < CASES; k++) {
         problem q = drawn();
         call_it(&q, isa);
         check(&q);
+        cases[q.type][q.walk]++;
     }
+    for (int k = 0; k < 16; k++)
+        if (!cases[k / 4][k % 4]) fail("a type and walk have no case");
     check_failures();
     check_refusals();
-    check_halves();
+    check_halves(BF16), check_halves(F16);
     printf("%s: %d cases\n", isa, CASES);
 }
 
 int main(void) {
+    static const char *const NAMES[] = {"base", "avx2", "avx512"};
     signal(SIGSEGV, crashed), signal(SIGBUS, crashed);
-    bgn_use(BASE);
-    check_everything("base");
-    if (bgn_use(AVX2) == AVX2) check_everything("avx2");
-    if (bgn_use(AVX512) == AVX512) check_everything("avx512");
+    for (int isa = BASE; isa <= AVX512; isa++)
+        if (bgn_use(isa) == isa) check_everything(NAMES[isa]);
     return 0;
 }

@@ -1,4 +1,8 @@
-"""The C code without torch: by other compilers, and for another architecture under emulation."""
+"""The C code without torch: by other compilers, and for another architecture under emulation.
+
+What is not installed is skipped. Debian's packages are clang, libomp-dev, gcc-aarch64-linux-gnu,
+libc6-dev-arm64-cross and qemu-user.
+"""
 
 import os
 import platform
@@ -40,7 +44,7 @@ def compiled(compiler: str, folder: Path, *more: str) -> str:
         [compiler, "-fopenmp", *more, str(probe), "-o", program], capture_output=True
     ).returncode:
         pytest.skip(f"needs {compiler} with OpenMP")
-    command = [compiler, *FLAGS, *more, "-Wall", "-Werror", f"-I{NATIVE}", str(PROGRAM)]
+    command = [compiler, *FLAGS, *more, "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}", str(PROGRAM)]
     subprocess.run([*command, "-o", program, "-lm"], check=True)
     return program
 

@@ -18,6 +18,7 @@ from benchmarks import (
     report,
     results,
     run,
+    standardize,
     tables,
     timing,
 )
@@ -35,6 +36,8 @@ from benchmarks.targets import (
     ratio,
     verdicts,
 )
+
+from tests.tolerance import assert_close
 
 BN, GN = "nn.BatchNorm2d", "nn.GroupNorm(32)"
 AGAINST_BN, AGAINST_GN = TARGETS[:2]
@@ -380,6 +383,27 @@ def test_the_cost_of_a_call(
     ]
     assert "| 2x16x8x8 | train |" in (tmp_path / "call.md").read_text()
     assert "nn.GroupNorm" in capsys.readouterr().out
+
+
+def test_the_cost_of_standardized_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(standardize, "STEPS", standardize.STEPS[1:])
+    monkeypatch.setattr(standardize, "NETWORK", "resnet20")
+    words = ["--seconds", "0.001", "--cpu-time", "--out", str(tmp_path)]
+    assert standardize.main(words) == 0
+    found = json.loads((tmp_path / "standardize.json").read_text())["times"]
+    assert set(found["resnet20, 2 images"]) == {"bgn", "bgn, standardized"}
+    assert set(found["the formula alone"]) == set(standardize.OPERATIONS)
+    assert "| resnet20, 2 images | bgn |" in (tmp_path / "standardize.md").read_text()
+    assert "processor time" in capsys.readouterr().out
+
+
+def test_operations_that_standardize_agree() -> None:
+    weight = torch.randn(8, 6, 3, 3)
+    expected, *others = (own(weight) for own in standardize.OPERATIONS.values())
+    for other in others:
+        assert_close(other, expected)
 
 
 @pytest.mark.slow

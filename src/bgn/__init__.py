@@ -24,6 +24,7 @@ from bgn.surgery.domains import DomainNorm, convert_domains, domain, keep_domain
 from bgn.surgery.fold import fold
 from bgn.surgery.freeze import freeze, unfreeze
 from bgn.surgery.recalibrate import recalibrate
+from bgn.surgery.standardize import standardize
 from bgn.surgery.sync import convert_sync
 from bgn.sync import SyncBatchGroupNorm, SyncGeneralBatchGroupNorm2d
 
@@ -55,5 +56,6 @@ __all__ = [
     "paper_groups",
     "recalibrate",
     "regroup",
+    "standardize",
     "unfreeze",
 ]

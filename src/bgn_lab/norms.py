@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ import bgn
 from bgn.factory import BATCH_WIDE
 from bgn.groups import enough_groups
 from bgn.surgery.sample import visit
-from bgn_lab import imports
+from bgn_lab import imports, partners
 from bgn_lab.paper import NORMALISERS
 from bgn_lab.recipe import Recipe
 
@@ -90,6 +91,17 @@ def settle(model: nn.Module, recipe: Recipe, shape: tuple[int, int, int]) -> nn.
     return bgn.regroup(model, G.get)
 
 
+def with_partners(model: nn.Module, recipe: Recipe) -> nn.Module:
+    """Give a network the partners of the recipe's normalizer, in place."""
+    if not recipe.standardize:
+        return model
+    with warnings.catch_warnings():
+        # networks of cells cannot be traced, and pools come before some of their normalizers;
+        # a 1x1 convolution of grayscale images has filters of one number
+        warnings.filterwarnings("ignore", "standardize: (the model cannot be traced|filters of)")
+        return bgn.standardize(model)
+
+
 def label(recipe: Recipe) -> str:
     """Name of the recipe's normalizer in tables and pictures.
 
@@ -98,6 +110,8 @@ def label(recipe: Recipe) -> str:
     ["BGN, paper's G", 'BGN, G = 8']
     >>> [label(ClassificationRecipe(norm=norm)) for norm in ("gn", "package.module:MyNorm")]
     ['GN', 'package.module:MyNorm']
+    >>> label(ClassificationRecipe(norm="bgn+ws", groups=1))
+    'BGN, G = 1, WS'
     """
     name, which = NORMALISERS.get(recipe.norm, recipe.norm), ""
     if recipe.groups is not None:
@@ -106,4 +120,4 @@ def label(recipe: Recipe) -> str:
         which = f"{recipe.instances}+ values"
     elif recipe.norm == "bgn":
         which = recipe.usual_name
-    return ", ".join(filter(None, (name, which, recipe.variant)))
+    return ", ".join(filter(None, (name, which, *partners.labels(recipe), recipe.variant)))

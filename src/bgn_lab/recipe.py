@@ -20,7 +20,7 @@ import tyro
 from bgn import checks
 from bgn.factory import BATCH_WIDE, NAMES
 from bgn.groups import AUTO, ENOUGH, PAPER
-from bgn_lab import paper
+from bgn_lab import paper, partners
 from bgn_lab.data import DATA_SETS
 
 if TYPE_CHECKING:
@@ -143,7 +143,8 @@ class NormOptions(Part):
     group: ClassVar[str] = "normalizer"
 
     norm: str = "bgn"
-    """bn, in, ln, gn, pn, gbgn, bgn; or PACKAGE:CLASS, which is called with the channels"""
+    """bn, in, ln, gn, pn, gbgn, bgn; or PACKAGE:CLASS, which is called with the channels; with +ws
+    behind it the same as with --standardize"""
     groups: int | None = field(default=None, metadata={"type": int | GroupWord | None})
     """G of bgn, gn or gbgn; paper: the paper's for the experiment and batch size (the default for
     bgn); auto (bgn): one group per channel where maps are large, fewer where they are small"""
@@ -154,9 +155,14 @@ class NormOptions(Part):
     """weight of a batch in the running statistics"""
     norm_eps: float = 1e-5
     """added to variances"""
+    standardize: bool = False
+    """standardize the weights of the convolutions that a normalizer follows"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        name, given = partners.split(self.norm)
+        for option, value in {"norm": name, **given}.items():
+            self._set(option, value)
         if ":" not in self.norm:
             checks.one_of("norm", self.norm, NAMES)
         groups: int | str | None = self.groups
@@ -186,11 +192,13 @@ class NormOptions(Part):
         _above_zero(self, "norm_eps")
 
     def without_effect(self) -> tuple[str, ...]:
-        """The momentum of running statistics where there are none; all of a class of one's own."""
+        """The momentum of running statistics where there are none; all of a class of one's own;
+        partners that are off, so that runs from before there was a partner keep their keys."""
+        unused = (*super().without_effect(), *partners.without(self))
         if ":" in self.norm:
-            return (*super().without_effect(), "norm_momentum", "norm_eps")
+            return (*unused, "norm_momentum", "norm_eps")
         tracked = self.norm in BATCH_WIDE
-        return (*super().without_effect(), *(() if tracked else ("norm_momentum",)))
+        return (*unused, *(() if tracked else ("norm_momentum",)))
 
 
 @dataclass(frozen=True)
@@ -442,7 +450,8 @@ class Recipe(RuntimeOptions, OptimizerOptions, NormOptions, ModelOptions, DataOp
         whole = json.dumps([self.identity(), data], sort_keys=True)
         code = hashlib.sha256(whole.encode()).hexdigest()[:8]
         what = "" if self.experiment == "classification" else f"{self.experiment}-"
-        norm, model = (name.replace(":", ".").replace("/", "-") for name in (self.norm, self.model))
+        names = partners.name(self), self.model
+        norm, model = (name.replace(":", ".").replace("/", "-") for name in names)
         size, seed = self.batch_size, self.seed
         return f"{what}{self.data}-{model}-{norm}{groups}-b{size}-s{seed}-{code}"
 

@@ -56,6 +56,7 @@ typedef struct {
 #undef ISA
 #undef BYTES
 
+/* Not with clang: what it makes of a parallel region does not have the function's target. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define HAVE_WIDE
 #include <cpuid.h>

@@ -34,6 +34,8 @@ from bgn.surgery.modules import listed, refuse_data_parallel, replace
 from bgn.surgery.optimizer import add_parameters, carry_state, unknown_state
 from bgn.surgery.problems import Problem
 from bgn.surgery.sample import visit
+from bgn.surgery.standardize import carry_out as standardize_weights
+from bgn.surgery.standardize import plan as plan_weights
 from bgn.surgery.support import model_spatial, refusal
 
 OPTIONS = ("eps", "momentum", "affine", "track_running_stats", "batch_blocks")
@@ -51,6 +53,7 @@ def convert(
     sample: Any = None,
     optimizer: torch.optim.Optimizer | None = None,
     exact: bool = True,
+    standardize: bool = False,
     only: type | tuple[type, ...] | None = None,
     **options: Any,
 ) -> nn.Module:
@@ -81,6 +84,8 @@ def convert(
             objects, so training continues in any case; with ``optimizer``, momentum and second
             moments fit the new scale, and new parameters are trained.
         exact: refuse what would change the output in eval mode (between BN, GBGN and BGN).
+        standardize: also standardize the weights of the convolutions that these layers follow, as
+            :func:`standardize` does. For training from the beginning: it changes the output.
         only: convert only layers of these types.
         options: for the new layers, such as eps or momentum. The default is the old layer's value.
 
@@ -115,6 +120,7 @@ def convert(
                 f"model={type(model).__name__} has no normalizer of type {only}; nothing to convert"
             )
 
+    weights = plan_weights(model, found.values()) if standardize else None
     spatial = model_spatial(model)
     snap = exact and PAPER in row.words and num_groups in (None, PAPER)
     jobs: list[Job] = []
@@ -156,6 +162,8 @@ def convert(
         changed = [(job.new, job.carried) for job in jobs if job.carried is not None]
         carry_state(optimizer, [(new.weight, new.bias, carried) for new, carried in changed])
         add_parameters(optimizer, [named for job in jobs for named in new_parameters(job)])
+    if weights is not None:
+        standardize_weights(weights, model)
     return replace(model, replacements)
 
 

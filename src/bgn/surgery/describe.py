@@ -13,8 +13,11 @@ from bgn.groups import ENOUGH, auto_groups
 from bgn.partition import block_sizes
 from bgn.surgery.kinds import Kind, identify, is_undecided, normalizers, own_groups
 from bgn.surgery.sample import visit
+from bgn.surgery.standardize import followed
+from bgn.surgery.standardized import Standardized
 
 FEW = ENOUGH  # instances per statistic
+WS = "standardized"
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,8 @@ class Row:
     """One call of a normalizer.
 
     ``instances`` is N*S, the elements per statistic. ``acts_as`` names the normalizer that this one
-    amounts to at its shape and number of groups. ``few`` says that ``instances`` is below 16.
+    amounts to at its shape and number of groups. ``few`` says that ``instances`` is below 16,
+    ``standardized`` that the layer follows a convolution of standardized weight.
     """
 
     layer: str
@@ -35,6 +39,7 @@ class Row:
     channels_per_group: float
     acts_as: str
     few: bool
+    standardized: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,15 +56,17 @@ class Description:
         return len(self.rows)
 
     def __str__(self) -> str:
-        head = ("layer", "kind", "C x H x W", "D", "G", "S", "N*S", "channels/group", "acts as", "")
-        lines = [head]
+        head = ["layer", "kind", "C x H x W", "D", "G", "S", "N*S", "channels/group", "acts as", ""]
+        marked = any(row.standardized for row in self.rows)
+        lines = [[*head[:-1], *(["weights"] if marked else []), ""]]
         for row in self.rows:
-            layer, kind, shape, D, G, S, instances, width, acts_as, few = astuple(row)
+            layer, kind, shape, D, G, S, instances, width, acts_as, few, own = astuple(row)
             size = " x ".join(map(str, shape))
             numbers = (*map(str, (D, G, S, instances)), f"{width:.3g}")
-            lines.append((layer, kind, size, *numbers, acts_as, "few" if few else ""))
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        left = (0, 1, 2, 8, 9)
+            mark = [WS if own else ""] if marked else []
+            lines.append([layer, kind, size, *numbers, acts_as, *mark, "few" if few else ""])
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        left = (0, 1, 2, 8, 9, 10)
         text = [
             "  ".join(
                 cell.ljust(w) if i in left else cell.rjust(w)
@@ -103,6 +110,7 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
     2 normalizers at batch size 2; 1 with fewer than 16 instances per statistic
     """
     names = {layer: name for name, layer in normalizers(model).items()}
+    standardized = _behind_standardized(model)
     rows: list[Row] = []
 
     def see(layer: nn.Module, shape: tuple[int, ...], N: int) -> None:
@@ -113,10 +121,22 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
             kind = replace(kind, num_groups=auto_groups(shape[0], n, math.prod(shape[1:])))
         else:
             kind = replace(kind, num_groups=own_groups(layer, kind))
-        rows.append(_row(names[layer], kind, shape, N))
+        row = _row(names[layer], kind, shape, N)
+        rows.append(replace(row, standardized=layer in standardized))
 
     visit(model, input_size, batch_size, see, argument="input_size")
     return Description(tuple(rows), int(batch_size))
+
+
+def _behind_standardized(model: nn.Module) -> set[nn.Module]:
+    """The normalizers that follow a convolution of standardized weight."""
+    if not any(isinstance(module, Standardized) for module in model.modules()):
+        return set()
+    return {
+        norm
+        for norm, layers in followed(model)[1].items()
+        if any(isinstance(layer, Standardized) for layer in layers)
+    }
 
 
 def _row(name: str, kind: Kind, shape: tuple[int, ...], N: int) -> Row:

@@ -12,8 +12,6 @@ bias a * k + d.
 from __future__ import annotations
 
 import copy
-import inspect
-import itertools
 import warnings
 from typing import Any
 
@@ -23,12 +21,11 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves
 
 from bgn.surgery.kinds import Kind, identify, normalizers, some_normalizers
-from bgn.surgery.modules import inherit, listed, replace, without_hooks
+from bgn.surgery.modules import inherit, listed, replace, unparametrize, without_hooks
+from bgn.surgery.pairs import TRANSPOSED, Pair, find, same_width
 from bgn.surgery.problems import Problem, report
+from bgn.surgery.standardized import Standardized, bake
 from bgn.surgery.support import is_activated, is_plain
-
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_FOLDABLE = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED, nn.Linear)
 
 
 def fold(model: nn.Module, example: Any = None) -> nn.Module:
@@ -38,7 +35,8 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
     and state_dict keys of the other modules stay. The result is exact if every group consists of
     whole channels. If a group is part of a channel, the shift depends on the position, and the
     model is refused. A normalizer without running statistics, or without a convolution that feeds
-    only it, stays as it is, with a warning.
+    only it, stays as it is, with a warning. Standardized weights (:func:`standardize`) become plain
+    ones everywhere.
 
     The convolution before a normalizer is found by ``torch.fx``, which traces the model with
     optional arguments at their defaults. A model that cannot be traced as a whole is folded part by
@@ -66,8 +64,11 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
 
     original, model = model, copy.deepcopy(model)
     found = normalizers(model)
+    for module in model.modules():
+        if isinstance(module, Standardized):
+            bake(module)
     with without_hooks(model):
-        traced, candidates = _find(model)
+        traced, candidates = find(model)
     pairs = _pairs(model, candidates)
     replacements: dict[nn.Module, nn.Module] = {}
     for norm, linear in pairs.items():
@@ -152,9 +153,7 @@ def _whole_channels(kind: Kind) -> bool:
     return part is not None and part.whole_channels
 
 
-def _pairs(
-    model: nn.Module, candidates: list[tuple[nn.Module, nn.Module]]
-) -> dict[nn.Module, nn.Module]:
+def _pairs(model: nn.Module, candidates: list[Pair]) -> dict[nn.Module, nn.Module]:
     """Normalizer -> the convolution that feeds only this normalizer."""
     occurrences: dict[nn.Module, int] = {}
     for _, module in model.named_modules(remove_duplicate=False):
@@ -171,18 +170,7 @@ def _pairs(
 
 
 def _fits(linear: Any, norm: nn.Module) -> bool:
-    kind = identify(norm)
-    width, spatial = (
-        (linear.out_features, 1)
-        if isinstance(linear, nn.Linear)
-        else (linear.out_channels, linear.weight.dim() - 2)
-    )
-    if (
-        kind is None
-        or kind.num_features != width
-        or kind.spatial not in (None, spatial)
-        or not is_plain(norm)
-    ):
+    if not same_width(linear, norm) or not is_plain(norm):
         return False
     hooked = (
         linear._forward_hooks
@@ -196,77 +184,12 @@ def _tensors(linear: Any) -> dict[str, Any]:
     return dict(linear.parametrizations.items()) if parametrize.is_parametrized(linear) else {}
 
 
-class _Tracer(fx.Tracer):
-    """Treats every normalizer as a leaf, of whatever library."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return identify(m) is not None or super().is_leaf_module(m, module_qualified_name)
-
-
-def _find(module: nn.Module) -> tuple[bool, list[tuple[nn.Module, nn.Module]]]:
-    """Whether the module can be traced, and its (normalizer, convolution) candidates.
-
-    Found by tracing the module, else its children, else by the order in a Sequential.
-    """
-    try:
-        graph = _Tracer().trace(module, _defaults(module))
-    except Exception:  # anything may stop the tracer: control flow, *args, unknown types
-        found = [pair for child in module.children() for pair in _find(child)[1]]
-        if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-            found += [(b, a) for a, b in itertools.pairwise(module) if _is_linear(a)]
-        return False, found
-    # weights that are read directly
-    touched = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
-    calls: dict[str, int] = {}
-    for node in graph.nodes:
-        if node.op == "call_module":
-            calls[node.target] = calls.get(node.target, 0) + 1
-    found = []
-    for node in graph.nodes:
-        if (
-            node.op != "call_module"
-            or calls[node.target] != 1
-            or not isinstance(node.args[0] if node.args else None, fx.Node)
-        ):
-            continue
-        before = node.args[0]
-        if before.op == "call_module" and calls[before.target] == 1 and len(before.users) == 1:
-            linear = module.get_submodule(before.target)
-            if _is_linear(linear) and not any(
-                name.startswith(f"{before.target}.") for name in touched
-            ):
-                found.append((module.get_submodule(node.target), linear))
-    return True, found
-
-
-def _defaults(module: nn.Module) -> dict[str, Any]:
-    parameters = inspect.signature(module.forward).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
-
-
-def _is_linear(module: nn.Module) -> bool:
-    """Whether a module is a convolution or linear layer and does nothing else."""
-    return isinstance(module, _FOLDABLE) and any(
-        type(module).forward is cls.forward for cls in _FOLDABLE
-    )
-
-
 @torch.no_grad()
 def _fold_into(linear: Any, norm: Any) -> None:
     scale, shift = _affine(norm)
-    if parametrize.is_parametrized(linear):
-        # not remove_parametrizations, which changes a class that the original shares
-        values = {name: getattr(linear, name) for name in linear.parametrizations}
-        flags = {
-            name: any(p.requires_grad for p in linear.parametrizations[name].parameters())
-            for name in values
-        }
-        linear.__class__ = type(linear).__bases__[0]
-        del linear.parametrizations
-        for name, value in values.items():
-            setattr(linear, name, nn.Parameter(value, requires_grad=flags[name]))
+    unparametrize(linear)
     weight = linear.weight.double()
-    if isinstance(linear, _TRANSPOSED):
+    if isinstance(linear, TRANSPOSED):
         # (C_in, C_out / groups, ...): the output channels of group i are at [i*C_in/groups:, :]
         grouped = weight.reshape(linear.groups, -1, *weight.shape[1:])
         new = (grouped * scale.reshape(linear.groups, 1, -1, *[1] * (weight.dim() - 2))).reshape(

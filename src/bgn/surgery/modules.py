@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 # hook tables; moved as objects, because a handle removes its hook from the table it was put into
 _HOOKS = tuple(key for key in nn.Module().__dict__ if "hook" in key)
@@ -37,6 +40,23 @@ def replace(model: nn.Module, replacements: dict[nn.Module, nn.Module]) -> nn.Mo
             if child is not None and child in replacements:
                 parent._modules[name] = replacements[child]
     return replacements.get(model, model)
+
+
+@torch.no_grad()
+def unparametrize(layer: Any) -> None:
+    """Give a layer plain parameters with the values that its parametrizations compute."""
+    if not parametrize.is_parametrized(layer):
+        return
+    # not remove_parametrizations, which changes a class that a copy of the layer shares
+    values = {name: getattr(layer, name) for name in layer.parametrizations}
+    flags = {
+        name: any(p.requires_grad for p in layer.parametrizations[name].parameters())
+        for name in values
+    }
+    layer.__class__ = type(layer).__bases__[0]
+    del layer.parametrizations
+    for name, value in values.items():
+        setattr(layer, name, nn.Parameter(value, requires_grad=flags[name]))
 
 
 def refuse_data_parallel(model: nn.Module, what: str) -> None:

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
-from bgn_lab import experiments
+from bgn_lab import experiments, partners
 from bgn_lab.commands import options
 from bgn_lab.commands.progress import RunsProgress, run_name
 from bgn_lab.data.sources import Data
@@ -31,7 +31,7 @@ from bgn_lab.training.run import is_finished
 RUNS = "runs"
 EXPERIMENT, PRESET = "classification", "laptop"
 # fields of a recipe that differ from run to run; options with other names set them here
-COMPARED = ("norm", "groups", "instances", "batch_size", "seed", "task", "adapt")
+COMPARED = ("norm", *partners.OPTIONS, "groups", "instances", "batch_size", "seed", "task", "adapt")
 
 
 @dataclass(frozen=True)
@@ -190,11 +190,14 @@ def _options(experiment: Experiment, preset: str, grid: Grid) -> list[tuple[str,
     sizes = "images that are normalized together, a column each"
     if not grid.batch_sizes:
         sizes += "; by default the preset's"
+    kinds = (
+        f"bn in ln gn pn gbgn bgn, or PACKAGE:CLASS; each may have partners: {partners.ACCEPTED}"
+    )
     rows = "G of BGN, a row each: numbers, paper (the paper's G) or auto (by the size of the maps)"
     found: list[tuple[str, Any, Any, str]] = [
         ("experiment", str, experiment.name, names),
         ("preset", str, preset, f"other defaults: {grids}"),
-        ("norms", tuple[str, ...], grid.norms, "bn in ln gn pn gbgn bgn, or PACKAGE:CLASS"),
+        ("norms", tuple[str, ...], grid.norms, kinds),
         ("batch_sizes", tuple[int, ...], grid.batch_sizes, sizes),
         ("groups", tuple[str, ...], tuple(map(str, grid.groups)), rows),
         ("seeds", int, grid.seeds, "runs of each kind, with seeds 0, 1, ..."),

@@ -266,11 +266,12 @@ def verdict(standings: list[Standing], images: int) -> tuple[Standing, str]:
 def line(recipe: ClassificationRecipe, shape: tuple[int, ...]) -> str:
     """Line of code to paste."""
     rate = f"  # lr={recipe.rate:.3g} at {recipe.batch_size} images"
+    own = ", standardize=True" if recipe.standardize else ""
     if recipe.norm == "bn":
-        return f"torch.nn.BatchNorm2d{rate}"
+        return f"{'model = bgn.standardize(model)' if own else 'torch.nn.BatchNorm2d'}{rate}"
     if recipe.norm != "bgn":
-        return f'model = bgn.convert(model, "{recipe.norm}"){rate}'
+        return f'model = bgn.convert(model, "{recipe.norm}"{own}){rate}'
     if recipe.groups is not None:
-        return f"model = bgn.convert(model, num_groups={recipe.groups}){rate}"
+        return f"model = bgn.convert(model, num_groups={recipe.groups}{own}){rate}"
     size = f"batch_size={recipe.batch_size}, sample={shape}"
-    return f'model = bgn.convert(model, num_groups="auto", {size}){rate}'
+    return f'model = bgn.convert(model, num_groups="auto", {size}{own}){rate}'

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bgn import checks
-from bgn_lab import paper
+from bgn_lab import paper, partners
 from bgn_lab.experiments.grid import Grid
 from bgn_lab.recipe import Recipe
 from bgn_lab.training.task import Task
@@ -33,8 +33,9 @@ def _nothing(recipe: Any) -> str:  # noqa: ARG001
 
 
 def in_paper(table: paper.Table, recipe: Recipe, column: str) -> float | None:
-    """The paper's figure for the recipe's normalizer, where its G is the paper's."""
-    usual = recipe.groups is None and recipe.instances is None
+    """The paper's figure for the recipe's normalizer, where its G is the paper's; it has no
+    partners."""
+    usual = recipe.groups is None and recipe.instances is None and not partners.of(recipe)
     return table.row(recipe.norm).get(column) if usual and recipe.norm in table.rows else None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bgn import checks
 from bgn.factory import NAMES
 from bgn.groups import AUTO, PAPER
+from bgn_lab import partners
 
 if TYPE_CHECKING:
     from bgn_lab.recipe import Recipe
@@ -34,8 +35,9 @@ class Grid:
     def check(self) -> None:
         """Refuse what makes no run."""
         for norm in self.norms:
-            if ":" not in norm:
-                checks.one_of("norms", norm, NAMES)
+            name, _ = partners.split(norm)
+            if ":" not in name:
+                checks.one_of("norms", name, NAMES)
         if not self.norms:
             raise ValueError("norms is empty; expected at least one")
         checks.positive_int("seeds", self.seeds)
@@ -59,17 +61,18 @@ class Grid:
         Args:
             kind: the recipe of the experiment.
             values: of its fields, for what is not compared. ``{norm}`` in ``weights`` stands for
-                the name of the normalizer.
+                the name of the normalizer, with its partners.
             columns: values of further fields, one mapping for each column.
         """
         self.check()
         sizes = dict.fromkeys(self.batch_sizes or (values["batch_size"],))
-        rows: list[dict[str, Any]] = []
+        rows: list[tuple[str, dict[str, Any]]] = []
         for norm in dict.fromkeys(self.norms):
-            own = dict.fromkeys(self.groups) if norm == "bgn" else (None,)
-            rows += [{"norm": norm, "groups": groups} for groups in own]
-        for seed, size, column, row in product(range(self.seeds), sizes, columns, rows):
+            own = partners.row(norm)
+            sweep = dict.fromkeys(self.groups) if own["norm"] == "bgn" else (None,)
+            rows += [(norm, {**own, "groups": groups}) for groups in sweep]
+        for seed, size, column, (norm, row) in product(range(self.seeds), sizes, columns, rows):
             made = {**values, **column, **row, "batch_size": size, "seed": seed}
             if isinstance(made.get("weights"), str):
-                made["weights"] = made["weights"].replace("{norm}", row["norm"])
+                made["weights"] = made["weights"].replace("{norm}", norm)
             yield kind(**made)

@@ -129,6 +129,12 @@ def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe) -> str:
             f"{file} has weights for norm={norm!r}, says the {RECIPE} beside it; expected norm={recipe.norm!r}, as in the recipe,"
             f" or 'bn' for {', '.join(BATCH_WIDE)}"
         )
+    theirs = run.get("standardize", False)
+    if run and theirs != recipe.standardize:
+        raise ValueError(
+            f"{file} has weights for standardize={theirs}, says the {RECIPE} beside it; the recipe has"
+            f" standardize={recipe.standardize}"
+        )
     # groups of GN leave no trace in the weights, those of the others in the sizes of their statistics
     theirs, ours = run.get("groups"), recipe.groups or recipe.usual_groups
     if (

@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bgn_lab import norms, paper
+from bgn_lab import norms, paper, partners
 from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
 from bgn_lab.recipe import Measure, Recipe
 from bgn_lab.report.cells import INCOMPLETE, cell
@@ -37,7 +37,7 @@ BySeed = dict[tuple[str, int | str], dict[int, Run]]
 def compared(recipe: Recipe) -> tuple[str, ...]:
     """Fields of a recipe that rows, columns and seeds differ in."""
     place = "batch_size" if isinstance(recipe.place, int) else "task"
-    return ("norm", "groups", "instances", "seed", "adapt", place)
+    return ("norm", *partners.OPTIONS, "groups", "instances", "seed", "adapt", place)
 
 
 def compare(runs: Iterable[Run]) -> list[Comparison]:
@@ -129,14 +129,15 @@ def _code(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:6]
 
 
-def _order(run: Run) -> tuple[int, bool, int, int, str]:
-    """The paper's order; BGN's default before G from the largest to 1; variants after what they vary."""
+def _order(run: Run) -> tuple[int, bool, int, int, tuple[str, ...], str]:
+    """The paper's order; BGN's default before G from the largest to 1; partners and variants after what they vary."""
     r = run.recipe
     return (
         [*paper.NORMALISERS, r.norm].index(r.norm),
         r.groups is not None,
         r.instances or 0,
         -(r.groups or 0),
+        partners.of(r),
         r.variant,
     )
 
@@ -185,10 +186,10 @@ def _weights(runs: Sequence[Run]) -> list[str]:
     by_norm: dict[str, dict[str, str]] = defaultdict(dict)
     for run in runs:
         if (found := _weights_of(run)) is not None:
-            by_norm[run.recipe.norm][_code(found)] = _file_name(run)
+            by_norm[partners.name(run.recipe)][_code(found)] = _file_name(run)
     added = []
     for run in runs:
-        names = by_norm[run.recipe.norm]
+        names = by_norm[partners.name(run.recipe)]
         if len(names) < 2:
             added.append("")
             continue
@@ -209,14 +210,18 @@ def _about_weights(runs: Sequence[Run], shown: Sequence[str]) -> str:
     if len(found) < 2 or any(shown):
         return ""
     names = {
-        paper.NORMALISERS.get(run.recipe.norm, run.recipe.norm): _file_name(run) for run in runs
+        ", ".join(
+            (paper.NORMALISERS.get(run.recipe.norm, run.recipe.norm), *partners.labels(run.recipe))
+        ): _file_name(run)
+        for run in runs
     }
     listed = ", ".join(f"{norm} {name}" for norm, name in names.items())
     return f" Pretrained weights differ by normalizer: {listed}."
 
 
 def _rivals(runs: Sequence[Run], rows: Mapping[int, str]) -> dict[str, str]:
-    """The row of BN that each row is compared with: of the same variant and the same weights.
+    """The row of BN that each row is compared with: of the same variant and the same weights,
+    without partners.
 
     Weights may differ where BN's are for BN alone, so that each normalizer has its own.
     """
@@ -224,8 +229,8 @@ def _rivals(runs: Sequence[Run], rows: Mapping[int, str]) -> dict[str, str]:
     baselines: dict[tuple[str, str], str] = {}
     for run in runs:
         code = _code(_weights_of(run))
-        users[code].add(run.recipe.norm)
-        if run.recipe.norm == "bn":
+        users[code].add(name := partners.name(run.recipe))
+        if name == "bn":
             baselines[run.recipe.variant, code] = rows[id(run)]
     found = {}
     for run in runs:
@@ -234,7 +239,7 @@ def _rivals(runs: Sequence[Run], rows: Mapping[int, str]) -> dict[str, str]:
         of_kind = {code: row for (kind, code), row in baselines.items() if kind == variant}
         (only, row) = next(iter(of_kind.items())) if len(of_kind) == 1 else ("", None)
         rival = same or (row if len(users[only]) == 1 else None)
-        if rival is not None and run.recipe.norm != "bn":
+        if rival is not None and partners.name(run.recipe) != "bn":
             found[label] = rival
     return found
 

@@ -17,7 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 import bgn
 from bgn_lab import data as data_sets
-from bgn_lab import norms
+from bgn_lab import norms, partners
 from bgn_lab.data.sources import Batch, Data, Source, chance
 from bgn_lab.recipe import MomentumOptions, Recipe, ScheduleOptions, SGDOptions
 from bgn_lab.training import loop, schedule
@@ -54,7 +54,8 @@ class Task:
     def bare(self) -> nn.Module:
         """The network with its first weights."""
         torch.manual_seed(self.recipe.seed)
-        return norms.settle(self.network(), self.recipe, self.data.shape)
+        model = norms.settle(self.network(), self.recipe, self.data.shape)
+        return norms.with_partners(model, self.recipe)
 
     def build(self) -> nn.Module:
         """The same as the recipe wants it trained."""
@@ -268,6 +269,8 @@ class Task:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.description()  # groups that do not fit a layer raise here
+            if ":" in recipe.norm and partners.of(recipe):
+                self.bare()  # a partner may not know people's own classes
 
 
 def fused(recipe: Recipe) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bgn_lab import paper
+from bgn_lab import paper, partners
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 from bgn_lab.experiments.classification.task import Classification
 from bgn_lab.experiments.experiment import Experiment, Preset, in_paper
@@ -20,7 +20,7 @@ _TABLE_2 = Grid(batch_sizes=paper.BATCH_SIZES, seeds=1)
 def paper_value(recipe: ClassificationRecipe, measure: str) -> float | None:  # noqa: ARG001
     """From table 1 where G is given, else from table 2."""
     size = str(recipe.batch_size)
-    if recipe.norm == "bgn" and recipe.groups is not None:
+    if partners.name(recipe) == "bgn" and recipe.groups is not None:
         found = paper.GROUP_SWEEP
         return found.row(size).get(str(recipe.groups)) if size in found.rows else None
     return in_paper(paper.IMAGENET, recipe, size)
