@@ -46,8 +46,8 @@ class Normalizer:
     """Number of groups for C channels if none is given; None if one has to be given."""
     words: tuple[str, ...] = ()
     """What num_groups may be, apart from an int."""
-    has_blocks: bool = False
-    """Whether its layers take batch_blocks."""
+    extras: tuple[str, ...] = ()
+    """Arguments of its layers that nn.BatchNorm2d does not have."""
     also: Mapping[type[nn.Module], int | None] = field(default_factory=dict)
     """Other classes that are this normalizer, and their number of spatial dimensions."""
 
@@ -158,7 +158,7 @@ NORMALIZERS = {
             layers={2: layers.GeneralBatchGroupNorm2d},
             arguments=_grouped,
             default_groups=lambda C: PAPER_CHANNEL_GROUPS,  # noqa: ARG005
-            has_blocks=True,
+            extras=("batch_blocks", "renorm"),
         ),
         Normalizer(
             "bgn",
@@ -172,7 +172,7 @@ NORMALIZERS = {
             },
             arguments=_grouped,
             words=(PAPER, AUTO),
-            has_blocks=True,
+            extras=("batch_blocks", "renorm", "center"),
             also={SyncBatchGroupNorm: None},
         ),
     )

@@ -62,7 +62,8 @@ class _BatchWideNorm(_NormBase):
     accepted_dims: ClassVar[tuple[int, ...]]
     cut: Callable[..., Partition] = staticmethod(slices)
     num_groups: int
-    renorm: Renorm | None = None
+    center: str  # what has a mean of its own: each "group", or each "channel"
+    renorm: Renorm | None
     renorm_steps: Tensor | None
     batch_blocks = 1
     first_block = False  # whether running statistics are those of the first block alone
@@ -90,13 +91,11 @@ class _BatchWideNorm(_NormBase):
         checks.one_of("center", center, CENTERS)
         auto = num_groups == AUTO and self.cut is slices
         num_groups = num_features if auto else self._checked_groups(num_groups)
-        if center == CHANNEL:
-            if num_features % num_groups:
-                raise ValueError(
-                    f"num_groups={num_groups} with center={CHANNEL!r} must divide"
-                    f" num_features={num_features}: expected groups of whole channels"
-                )
-            self.__dict__["cut"] = centered
+        if center == CHANNEL and num_features % num_groups:
+            raise ValueError(
+                f"num_groups={num_groups} with center={CHANNEL!r} must divide"
+                f" num_features={num_features}: expected groups of whole channels"
+            )
         checks.eps(eps)
         checks.momentum(momentum)
         renorm = wanted(renorm)
@@ -106,7 +105,8 @@ class _BatchWideNorm(_NormBase):
         if affine and not bias:
             self.register_parameter("bias", None)
         self.num_groups, self.auto, self.undecided = num_groups, auto, auto
-        self.batch_blocks = batch_blocks
+        self.batch_blocks, self.center, self.renorm = batch_blocks, center, None
+        self.cut = centered if center == CHANNEL else type(self).cut
         if track_running_stats:
             self.running_mean = torch.zeros(self.num_means, device=device, dtype=dtype)
             self.running_var = torch.ones(self.num_statistics, device=device, dtype=dtype)
@@ -134,8 +134,9 @@ class _BatchWideNorm(_NormBase):
     def reset_running_stats(self) -> None:
         """Statistics as before the first batch."""
         super().reset_running_stats()
-        if self.__dict__.get("renorm") is not None and self.renorm_steps is not None:
-            self.renorm_steps.zero_()
+        steps = self._buffers.get("renorm_steps")
+        if steps is not None:
+            steps.zero_()
 
     def set_renorm(self, renorm: Renorm | None, steps: int = 0) -> None:
         """Renormalize from now on, as after ``steps`` training batches; or no longer, with None."""
@@ -144,11 +145,6 @@ class _BatchWideNorm(_NormBase):
         if renorm is not None:
             device = None if self.running_mean is None else self.running_mean.device
             self.register_buffer("renorm_steps", torch.tensor(steps, device=device))
-
-    @property
-    def center(self) -> str:
-        """What has a mean of its own: each "group", or each "channel"."""
-        return CHANNEL if self.cut is centered else GROUP
 
     @property
     def num_means(self) -> int:

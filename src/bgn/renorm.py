@@ -61,6 +61,9 @@ class Renorm:
         return min(steps / self.warmup, 1.0) if self.warmup else 1.0
 
 
+UNBOUNDED = Renorm(math.inf, math.inf, warmup=0)
+
+
 def wanted(renorm: Renorm | bool | None) -> Renorm | None:
     """The settings that an argument stands for: True is the default ones, False is none.
 

@@ -20,8 +20,10 @@ from bgn.factory import (
     usual_groups,
 )
 from bgn.groups import AUTO, PAPER, Groups, auto_groups, nearest_groups, warn_of_one_image
+from bgn.layers import CHANNEL, GROUP
+from bgn.renorm import wanted
 from bgn.surgery import problems
-from bgn.surgery.job import Job, carry_out, new_parameters, no_inverse, plan
+from bgn.surgery.job import KEEP, Job, carry_out, new_parameters, no_inverse, plan
 from bgn.surgery.kinds import (
     Kind,
     identify,
@@ -38,7 +40,15 @@ from bgn.surgery.standardize import carry_out as standardize_weights
 from bgn.surgery.standardize import plan as plan_weights
 from bgn.surgery.support import model_spatial, refusal
 
-OPTIONS = ("eps", "momentum", "affine", "track_running_stats", "batch_blocks")
+OPTIONS = (
+    "eps",
+    "momentum",
+    "affine",
+    "track_running_stats",
+    "batch_blocks",
+    "renorm",
+    "center",
+)
 LARGE = 100.0  # growth of rounding errors that gets a warning
 
 GroupsOf = Callable[[nn.Module, int], int | None]  # (layer, channels) -> G, None to skip the layer
@@ -88,6 +98,9 @@ def convert(
             :func:`standardize` does. For training from the beginning: it changes the output.
         only: convert only layers of these types.
         options: for the new layers, such as eps or momentum. The default is the old layer's value.
+            ``renorm=True`` lets a trained layer begin with its running statistics and without
+            bounds: training mode begins with the output of eval mode. ``center="channel"`` keeps
+            the mean of each channel.
 
     A layer with a weight but no bias (``bias=False``) stays without one, unless its new statistics
     shift the output: then it gets a bias, with a warning.
@@ -105,12 +118,7 @@ def convert(
         )
     refuse_data_parallel(model, "buffers")
     row = NORMALIZERS[norm]
-    if options.get("batch_blocks", 1) != 1 and not row.has_blocks:
-        takers = ", ".join(name for name, other in NORMALIZERS.items() if other.has_blocks)
-        raise ValueError(
-            f"batch_blocks={options['batch_blocks']} has no meaning for norm={norm!r}; expected 1,"
-            f" or one of {takers} (num_groups=lambda layer: layer.num_features is BN in blocks)"
-        )
+    _refuse_extras(row, options)
     groups_of = _groups_of(model, row, num_groups, batch_size, sample)
     found = normalizers(model) if only else some_normalizers(model, "convert")
     if only is not None:
@@ -137,7 +145,9 @@ def convert(
             G = nearest_groups(C, G)
         if row.fixed_groups is not None:
             G = row.fixed_groups(C)
-        target = Kind(norm, C, G, kind.spatial or spatial)
+        center = options.get("center", CHANNEL if kind.channel_means else GROUP)
+        channel_means = center == CHANNEL and "center" in row.extras
+        target = Kind(norm, C, G, kind.spatial or spatial, channel_means=channel_means)
         label = f"{name or 'the model itself'} ({type(layer).__name__})"
         problem = Problem(label, reason) if reason else _mismatch(target, num_groups, label)
         if problem is None and not _same(layer, kind, target, options):
@@ -231,12 +241,36 @@ def _auto(model: nn.Module, batch_size: int | None, sample: Any) -> GroupsOf:
     return lambda layer, _: found.get(layer)
 
 
+_NEUTRAL: dict[str, Any] = {"batch_blocks": 1, "renorm": False, "center": GROUP}
+
+
+def _refuse_extras(row: Normalizer, options: dict[str, Any]) -> None:
+    """Refuse options that the new layers do not have, unless their value changes nothing."""
+    for name, neutral in _NEUTRAL.items():
+        value = options.get(name, neutral)
+        if name in row.extras:
+            continue
+        if value != neutral and value is not None:
+            takers = ", ".join(n for n, other in NORMALIZERS.items() if name in other.extras)
+            raise ValueError(
+                f"{name}={value!r} has no meaning for norm={row.name!r}; expected {neutral!r}, or"
+                f" one of {takers} (num_groups=lambda layer: layer.num_features is BN)"
+            )
+        options.pop(name, None)
+
+
 def _mismatch(target: Kind, num_groups: Groups, label: str) -> Problem | None:
     """Why there is no such layer for a layer's inputs or channels."""
     row, C, G = target.row, target.num_features, target.num_groups
     if target.spatial not in row.layers:
         dims = " or ".join(map(str, row.layers))
         return Problem(label, f"{row.name!r} exists for {dims} spatial dimensions only")
+    if target.channel_means and C % G:
+        return Problem(
+            label,
+            f"num_groups={G} with center='channel' must divide ",
+            f"{C} channels",
+        )
     if callable(num_groups) and not row.running_statistics and C % G:
         return Problem(
             label,
@@ -251,7 +285,13 @@ def _same(layer: nn.Module, kind: Kind, target: Kind, options: dict[str, Any]) -
     """Whether the layer already is what it should become."""
     if is_auto(layer) or is_frozen_batch_norm(layer) or isinstance(layer, nn.SyncBatchNorm):
         return False
-    if any(getattr(layer, key, None) != value for key, value in options.items()):
+    asked = dict(options)
+    renorm, own = asked.pop("renorm", KEEP), getattr(layer, "renorm", None)
+    if renorm is True and own is not None:
+        renorm = own
+    if renorm is not KEEP and wanted(renorm) != own:
+        return False
+    if any(getattr(layer, key, None) != value for key, value in asked.items()):
         return False
     if isinstance(layer, nn.GroupNorm) and issubclass(
         target.row.layers[target.spatial or 2], nn.GroupNorm
@@ -259,7 +299,8 @@ def _same(layer: nn.Module, kind: Kind, target: Kind, options: dict[str, Any]) -
         return kind.num_groups == target.num_groups  # IN, LN and GN are one class
     spatial = kind.spatial or target.spatial
     alike = (kind.name, kind.num_groups) == (target.name, target.num_groups)
-    return alike and spatial == target.spatial
+    centers = kind.channel_means == target.channel_means
+    return alike and centers and spatial == target.spatial
 
 
 def _same_statistics(job: Job) -> bool:
@@ -307,7 +348,7 @@ def _warn(jobs: list[Job], optimizer: torch.optim.Optimizer | None) -> None:
         [
             job.name
             for job in jobs
-            if job.kind.batch_blocks > 1 and not job.target.row.has_blocks
+            if job.kind.batch_blocks > 1 and "batch_blocks" not in job.target.row.extras
             if job.target.batch_wide
         ],
         "statistics are no longer those of blocks of the batch",

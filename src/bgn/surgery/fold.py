@@ -213,5 +213,6 @@ def _affine(norm: Any) -> tuple[Tensor, Tensor]:
     scale = (norm.running_var.double()[group] + norm.eps).rsqrt()
     if norm.weight is not None:
         scale = scale * norm.weight.double()
-    shift = -scale * norm.running_mean.double()[group]
+    mean = norm.running_mean.double()
+    shift = -scale * (mean if kind.channel_means else mean[group])
     return scale, shift if norm.bias is None else shift + norm.bias.double()

@@ -9,11 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from bgn.layers import CHANNEL
+from bgn.renorm import UNBOUNDED, wanted
 from bgn.surgery.freeze import Frozen, freeze_layer
 from bgn.surgery.kinds import Kind
 from bgn.surgery.modules import inherit
 from bgn.surgery.support import activate, is_activated
 from bgn.surgery.transfer import Transfer, transfer
+
+KEEP = object()  # no renormalization was asked for, nor none
 
 
 @dataclass
@@ -45,17 +49,45 @@ def plan(name: str, layer: Any, kind: Kind, target: Kind, options: dict[str, Any
     if target.batch_wide and kind.batch_wide:
         keep["momentum"] = getattr(layer, "momentum", 0.1)
         keep["track_running_stats"] = running_mean is not None
-    if kind.batch_blocks > 1 and target.row.has_blocks:
+    if kind.batch_blocks > 1 and "batch_blocks" in target.row.extras:
         keep["batch_blocks"] = kind.batch_blocks
+    if target.channel_means:
+        keep["center"] = CHANNEL
     options = {**keep, **options}
     carried = None
     if running_mean is not None and target.batch_wide and options["track_running_stats"]:
         carried = transfer(kind, target, running_mean, layer.running_var, layer.eps, options["eps"])
     C, G, spatial = target.num_features, target.num_groups, target.spatial or 2
+    renorm = options.pop("renorm", KEEP)
     new = target.row.make(spatial, C, G, **options)
+    if "renorm" in target.row.extras:
+        _renormalize(new, layer, renorm)
     if layer.weight is not None and layer.bias is None and not _shifts(layer, carried):
         new.register_parameter("bias", None)
     return Job(name, layer, kind, target, new, carried)
+
+
+def _renormalize(new: Any, old: Any, renorm: Any) -> None:
+    """Renormalize as asked for, or as the old layer does.
+
+    Statistics that were trained are a good reference: no warmup is needed, and, for True, no
+    bounds, so that training begins with what eval mode computes.
+    """
+    steps = 0
+    if renorm is KEEP:
+        renorm, steps = getattr(old, "renorm", None), getattr(old, "renorm_steps", 0)
+    elif renorm is not False and renorm is not None and is_trained(old):
+        renorm = UNBOUNDED if renorm is True else renorm
+        steps = renorm.warmup
+    renorm = wanted(renorm)
+    if renorm is not None:
+        new.set_renorm(renorm, int(steps))
+
+
+def is_trained(layer: Any) -> bool:
+    """Whether running statistics are no longer those of a new layer."""
+    mean, var = getattr(layer, "running_mean", None), getattr(layer, "running_var", None)
+    return mean is not None and var is not None and bool(mean.any() or (var != 1).any())
 
 
 def _shifts(layer: Any, carried: Transfer | None) -> bool:

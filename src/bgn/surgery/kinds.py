@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from bgn.factory import NORMALIZERS, Normalizer
+from bgn.layers import CHANNEL
 from bgn.partition import Partition
 
 
@@ -20,6 +21,8 @@ class Kind:
     num_groups: int
     spatial: int | None = None
     batch_blocks: int = 1
+    channel_means: bool = False
+    """Whether every channel has its own mean, and only the variance is the group's."""
 
     @property
     def row(self) -> Normalizer:
@@ -33,7 +36,10 @@ class Kind:
 
     def partition(self, N: int, P: int) -> Partition | None:
         """Which elements share a statistic in training; None for PN, whose groups are strided."""
-        return self.row.partition(N, self.num_features, P, self.num_groups, self.batch_blocks)
+        part = self.row.partition(N, self.num_features, P, self.num_groups, self.batch_blocks)
+        if part is not None and self.channel_means:
+            part = replace(part, channel_means=True)
+        return part
 
 
 def identify(layer: nn.Module) -> Kind | None:
@@ -45,7 +51,7 @@ def identify(layer: nn.Module) -> Kind | None:
     channels.
 
     >>> identify(nn.BatchNorm2d(8)), identify(nn.ReLU())
-    (Kind(name='bn', num_features=8, num_groups=8, spatial=2, batch_blocks=1), None)
+    (Kind(name='bn', num_features=8, num_groups=8, ...), None)
     """
     any_layer: Any = layer
     if is_frozen_batch_norm(layer):
@@ -57,7 +63,8 @@ def identify(layer: nn.Module) -> Kind | None:
         if G is not None:
             if is_auto(layer):  # it keeps one statistic per channel
                 G = C
-            return Kind(row.name, C, G, row.spatial(layer), getattr(layer, "batch_blocks", 1))
+            blocks, center = getattr(layer, "batch_blocks", 1), getattr(layer, "center", None)
+            return Kind(row.name, C, G, row.spatial(layer), blocks, center == CHANNEL)
     return None
 
 

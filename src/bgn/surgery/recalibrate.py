@@ -8,12 +8,14 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bgn import checks, kernels
+from bgn.kernels import definition
 from bgn.moments import Moments
 from bgn.surgery.freeze import Frozen
 from bgn.surgery.kinds import Kind, identify, is_frozen_batch_norm, normalizers, own_groups
@@ -32,10 +34,11 @@ def recalibrate(
 ) -> nn.Module:
     """Set the running statistics of every BN, GBGN and BGN layer to those of the data.
 
-    Every batch is normalized with its own statistics, as in training. What each layer sees is
-    merged over the whole loader as (count, mean, M2), so the result does not depend on the order,
-    and a smaller last batch counts for less. Dropout is off. Frozen layers are left alone. If the
-    pass is interrupted, the old statistics stay. Returns the model.
+    Every batch is normalized with its own statistics, as in training; a layer with renormalization
+    does not correct them, because what it would correct them towards is to be replaced. What each
+    layer sees is merged over the whole loader as (count, mean, M2), so the result does not depend
+    on the order, and a smaller last batch counts for less. Dropout is off. Frozen layers are left
+    alone. If the pass is interrupted, the old statistics stay. Returns the model.
 
     Args:
         model: in any mode; the mode is restored.
@@ -121,13 +124,21 @@ def _merger(seen: dict[nn.Module, Moments]) -> Callable[[nn.Module, Tensor], Non
 def _moments(x: Tensor, layer: nn.Module, kind: Kind) -> Moments:
     """The moments of the whole batch as one block, in float64 where the device has it."""
     assert kind.row.cut is not None
-    G = own_groups(layer, kind)
+    # means per channel are merged per channel, and pooled when all is seen
+    G = kind.num_features if kind.channel_means else own_groups(layer, kind)
     stats = kernels.moments(x, kernels.plan(kind.row.cut, x, G))
     wide = stats.mean.dtype if x.device.type == "mps" else torch.float64
     return Moments(stats.count.to(wide), stats.mean[0].to(wide), stats.M2[0].to(wide))
 
 
 def _store(layer: Any, moments: Moments, batches: int) -> None:
+    kind = identify(layer)
+    if kind is not None and kind.channel_means:
+        part = replace(kind, num_groups=own_groups(layer, kind), batch_blocks=1).partition(1, 1)
+        assert part is not None
+        own = Moments(moments.count, moments.mean[None], moments.M2[None])  # (C,) -> (1, C)
+        pooled = definition.pool_channels(own, part)
+        moments = Moments(pooled.count, moments.mean, pooled.M2[0], pooled.lost)
     for kept, value in (
         (layer.running_mean, moments.mean),
         (layer.running_var, moments.unbiased_var),

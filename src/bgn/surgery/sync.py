@@ -6,7 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from bgn.layers import GeneralBatchGroupNorm2d
+from bgn.layers import (
+    BatchGroupNorm1d,
+    BatchGroupNorm2d,
+    BatchGroupNorm3d,
+    GeneralBatchGroupNorm2d,
+)
 from bgn.surgery.freeze import Frozen
 from bgn.surgery.kinds import (
     identify,
@@ -20,6 +25,8 @@ from bgn.surgery.modules import inherit, refuse_data_parallel, replace
 from bgn.surgery.problems import Problem, report
 from bgn.surgery.support import activate, is_activated, is_plain
 from bgn.sync import SyncBatchGroupNorm, SyncGeneralBatchGroupNorm2d
+
+BatchGroupNorm = (BatchGroupNorm1d, BatchGroupNorm2d, BatchGroupNorm3d)
 
 
 def convert_sync(model: nn.Module, process_group: Any = None) -> nn.Module:
@@ -81,9 +88,11 @@ def _synchronized(layer: Any, process_group: Any) -> nn.Module:
     general = isinstance(layer, GeneralBatchGroupNorm2d)
     cls = SyncGeneralBatchGroupNorm2d if general else SyncBatchGroupNorm
     G = own_groups(layer, kind)
-    new = cls(kind.num_features, G, process_group=process_group, device="meta")
+    options = {"center": layer.center} if isinstance(layer, BatchGroupNorm) else {}
+    new = cls(kind.num_features, G, process_group=process_group, device="meta", **options)
     for name in ("eps", "momentum", "affine", "track_running_stats"):
         setattr(new, name, getattr(layer, name))
+    new.renorm = getattr(layer, "renorm", None)  # its steps are a buffer
     new.auto = is_auto(layer)  # then there is one running statistic per channel
     new._parameters, new._buffers = dict(layer._parameters), dict(layer._buffers)
     if is_activated(layer):

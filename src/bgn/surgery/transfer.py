@@ -15,6 +15,8 @@ lengths l) of a new group:
 The new w and b exist if scale and shift are constant on each channel. This holds where each
 channel lies within one old and one new group (BN to G dividing C), and where each new group lies
 within one old group (BN to a multiple of C: scale is 1, shift is 0).
+
+Where either has a mean per channel (``channel_means``), mu and mu' are those of channels.
 """
 
 from __future__ import annotations
@@ -58,19 +60,22 @@ def transfer(
     mean, var = mean.detach().cpu().double(), var.detach().cpu().double()
     C = old.num_features
 
+    # what shares a mean may be a channel
+    mean = mean[channel if old.channel_means else source]  # per cell
+    center, M = (channel, C) if new.channel_means else (target, G)
+
     # relative to the first cell of each new group, so that a group within one old group keeps its
     # statistics to the last bit: scale is then 1 and shift is 0
+    first = torch.searchsorted(center, torch.arange(M))
+    offset = mean - mean[first][center]
+    new_mean = mean[first] + _sum(length * offset, center, M) / _sum(length, center, M)
     first = source[torch.searchsorted(target, torch.arange(G))]
-    size = _sum(length, target, G)
-    offset = mean[source] - mean[first][target]
-    new_mean = mean[first] + _sum(length * offset, target, G) / size
-    spread = (mean[source] - new_mean[target]).square()
-    excess = var[source] - var[first][target] + spread
-    new_var = var[first] + _sum(length * excess, target, G) / size
+    excess = var[source] - var[first][target] + (mean - new_mean[center]).square()
+    new_var = var[first] + _sum(length * excess, target, G) / _sum(length, target, G)
 
     sigma = (var[source] + eps).sqrt()
     scale = (new_var[target] + new_eps).sqrt() / sigma
-    shift = (new_mean[target] - mean[source]) / sigma
+    shift = (new_mean[center] - mean) / sigma
     share = length / _sum(length, channel, C)[channel]
     return Transfer(
         new_mean,
