@@ -318,11 +318,12 @@ def test_parametrized_afterwards() -> None:
     assert_close(folded(x), model(x))
 
 
-def test_hooks_stay() -> None:
-    model: Any = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
-    seen: list[int] = []
-    model[0].register_forward_hook(lambda *_: seen.append(1))
+def test_hooks_stay_and_see_nothing_of_the_tracing() -> None:
+    model: Any = nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
+    seen: list[type] = []
+    for module in (model[0], model[0][0]):
+        module.register_forward_hook(lambda module, *_: seen.append(type(module)))
     bgn.standardize(model)
     assert seen == []
     model(torch.randn(2, 3, 8, 8))
-    assert seen == [1]
+    assert seen == [type(model[0][0]), nn.Sequential]

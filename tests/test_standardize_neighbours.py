@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bgn
 from bgn.surgery.standardized import Standardized
-from tests.test_convert import trained
+from tests.test_convert import Residual, trained
 from tests.tolerance import assert_close
 
 x = torch.randn(4, 3, 9, 9, generator=torch.Generator().manual_seed(1))
@@ -115,6 +115,8 @@ def test_normalizers_per_domain() -> None:
     assert sum(isinstance(m, Standardized) for m in model.modules()) == 3
     with bgn.domain(model, "source"):
         train(model)
+    block = bgn.standardize(bgn.convert_domains(Residual()))  # found in its trace, not by order
+    assert sum(isinstance(m, Standardized) for m in block.modules()) == 4
     one = bgn.keep_domain(model, "source").eval()
     with pytest.warns(UserWarning, match="left: 6$"):
         assert_close(bgn.fold(one)(x), one(x))

@@ -72,6 +72,7 @@ def find(
         found = [
             pair
             for child in module.children()
+            if _may_hold_pairs(child, accepts)
             for pair in find(child, accepts, is_leaf, shared=shared)[1]
         ]
         if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
@@ -99,6 +100,12 @@ def find(
             ):
                 found.append((module.get_submodule(node.target), linear))
     return True, found
+
+
+def _may_hold_pairs(module: nn.Module, accepts: Test) -> bool:
+    """Whether there is anything to find, because a trace takes milliseconds."""
+    inside = list(module.modules())
+    return any(map(accepts, inside)) and any(identify(m) is not None for m in inside)
 
 
 def _defaults(module: nn.Module) -> dict[str, Any]:
