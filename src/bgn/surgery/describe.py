@@ -26,7 +26,8 @@ class Row:
 
     ``instances`` is N*S, the elements per statistic. ``acts_as`` names the normalizer that this one
     amounts to at its shape and number of groups. ``few`` says that ``instances`` is below 16,
-    ``standardized`` that the layer follows a convolution of standardized weight.
+    ``partners`` has "standardized" where the layer follows a convolution of standardized weight,
+    "renorm" and "centered".
     """
 
     layer: str
@@ -39,7 +40,7 @@ class Row:
     channels_per_group: float
     acts_as: str
     few: bool
-    standardized: bool = False
+    partners: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ class Description:
 
     def __str__(self) -> str:
         head = ["layer", "kind", "C x H x W", "D", "G", "S", "N*S", "channels/group", "acts as", ""]
-        marked = any(row.standardized for row in self.rows)
-        lines = [[*head[:-1], *(["weights"] if marked else []), ""]]
+        marked = any(row.partners for row in self.rows)
+        lines = [[*head[:-1], *(["with"] if marked else []), ""]]
         for row in self.rows:
             layer, kind, shape, D, G, S, instances, width, acts_as, few, own = astuple(row)
             size = " x ".join(map(str, shape))
             numbers = (*map(str, (D, G, S, instances)), f"{width:.3g}")
-            mark = [WS if own else ""] if marked else []
+            mark = [", ".join(own)] if marked else []
             lines.append([layer, kind, size, *numbers, acts_as, *mark, "few" if few else ""])
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
         left = (0, 1, 2, 8, 9, 10)
@@ -122,7 +123,13 @@ def describe(model: nn.Module, input_size: Any, batch_size: int) -> Description:
         else:
             kind = replace(kind, num_groups=own_groups(layer, kind))
         row = _row(names[layer], kind, shape, N)
-        rows.append(replace(row, standardized=layer in standardized))
+        own: Any = layer
+        has = {
+            WS: layer in standardized,
+            "renorm": getattr(own, "renorm", None) is not None,
+            "centered": kind.channel_means,
+        }
+        rows.append(replace(row, partners=tuple(word for word in has if has[word])))
 
     visit(model, input_size, batch_size, see, argument="input_size")
     return Description(tuple(rows), int(batch_size))

@@ -27,7 +27,10 @@ _PLAIN_FORWARDS = {
 }
 _KNOWN = {
     "_parameters": ("weight", "bias"),
-    "_buffers": ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"),
+    "_buffers": (
+        *("weight", "bias", "running_mean", "running_var"),
+        *("num_batches_tracked", "renorm_steps"),
+    ),
     "_modules": ("drop", "act", "parametrizations"),
 }
 _QUANTIZED = ("torch.ao.", "torch.nn.quantized", "torch.nn.intrinsic", "torchao.")
