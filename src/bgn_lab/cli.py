@@ -140,7 +140,11 @@ def _run(name: str, words: list[str]) -> int:
     from bgn_lab.system.signals import INTERRUPTED, Interrupted
     from bgn_lab.training import workers
 
-    console = Console()
+    class Output(Console):
+        def on_broken_pipe(self) -> None:  # rich would end with code 1, that of failed runs
+            raise
+
+    console = Output()
     try:
         code: int = _parse(name, words)(console)
     except BrokenPipeError:

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from bgn_lab import cli, experiments
 from bgn_lab.system import files
+from tests.lab.report_runs import make
 
 TINY = [
     "--norms",
@@ -136,6 +138,20 @@ def test_a_closed_pipe() -> None:
     assert child.wait(60) == 141
     assert child.stderr.read() == b""
     child.stderr.close()
+
+
+def test_a_pipe_that_closes_while_a_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "runs", 70.0, norm="bn")
+
+    class Closed(StringIO):
+        def write(self, text: str) -> int:  # noqa: ARG002
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    with pytest.raises(BrokenPipeError):  # for which `bgn_lab.__main__` has an exit code
+        cli.main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "report")])
 
 
 @pytest.mark.parametrize(
