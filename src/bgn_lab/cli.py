@@ -140,7 +140,11 @@ def _run(name: str, words: list[str]) -> int:
     from bgn_lab.system.signals import INTERRUPTED, Interrupted
     from bgn_lab.training import workers
 
-    console = Console()
+    class Output(Console):
+        def on_broken_pipe(self) -> None:  # rich would end with code 1, that of failed runs
+            raise
+
+    console = Output()
     try:
         code: int = _parse(name, words)(console)
     except BrokenPipeError:
@@ -195,8 +199,10 @@ def _interrupted(console: Console, code: int) -> int:
 def _refuse(why: str, code: int = 2) -> int:
     from rich.console import Console
 
+    from bgn_lab.system.printable import printable
     from bgn_lab.training import workers
 
+    why = "\n".join(map(printable, why.split("\n")))  # it may quote files of others
     who = f"process {workers.rank()}: " if workers.is_launched() else ""
     Console(stderr=True).print(f"{who}error: {why}", highlight=False, markup=False, soft_wrap=True)
     return code

@@ -116,6 +116,10 @@ def test_the_papers_settings_of_each_task(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ("--experiment nas-train --preset paper-manas", "needs --genotype"),
+        (
+            "--experiment nas-train --preset paper-manas --genotype DARTS_V2",
+            "genotype='DARTS_V2' is not meant by it",
+        ),
         ("--experiment darts-search", "experiment='darts-search' is a search"),
         ("--preset paper-table-3", "did you mean 'paper-table-"),
         ("--experiment adaptation --preset paper", "needs --data and --weights"),

@@ -216,6 +216,19 @@ def test_other_images_are_another_comparison(tmp_path: Path) -> None:
     assert "images 54,000 train + 200 validation + 1,000 test" in second.title()
 
 
+def test_data_that_changed_is_another_comparison(tmp_path: Path) -> None:
+    for folder, content in (("before", "0123"), ("after", "4567")):
+        for norm in ("bn", "gn"):
+            made = make(tmp_path / folder, 70.0, norm=norm)
+            (made / "data.json").write_text(json.dumps({"fingerprint": content}))
+    make(tmp_path / "after", UNFINISHED, norm="ln")
+    found = compare(collect([tmp_path]))
+    assert [(one.labels, one.title()) for one in found] == [
+        (("BN", "LN", "GN"), "resnet8 on fashion-mnist, 3 epochs, content 4567"),
+        (("BN", "GN"), "resnet8 on fashion-mnist, 3 epochs, content 0123"),
+    ]
+
+
 def test_a_recipe_that_was_run_twice_counts_once(tmp_path: Path) -> None:
     make(tmp_path / "a", UNFINISHED, norm="bn")
     make(tmp_path / "b", 70.0, norm="bn")

@@ -22,7 +22,7 @@ from bgn_lab.report.write import write
 from bgn_lab.system.printable import printable
 from tests.lab.report_runs import make, result
 
-FILES = ("recipe.json", "about.json", "metrics.jsonl", "result.json")
+FILES = ("recipe.json", "about.json", "metrics.jsonl", "result.json", "data.json")
 HOSTILE = "\x1b[31m$\\frac$ \u202e<b>|\udcff\n"
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1.5, 1e308, 2**80, "", "nan", HOSTILE, "x" * 3000, [], [[]], {}, {"a": [None]},
@@ -90,6 +90,7 @@ def test_no_damage_breaks_a_report(
         if kind == "classification"
         else few_shot(tmp_path / "runs/one")
     )
+    (made / "data.json").write_text('{"fingerprint": "0123456789abcdef", "train": [1, "00"]}')
     monkeypatch.setattr(figures, "svg", lambda _: b"")  # pictures take seconds: every 60th is drawn
     monkeypatch.setattr(figures, "accuracies", lambda *_, **__: None)
     monkeypatch.setattr(figures, "curves", lambda *_, **__: None)
@@ -126,12 +127,12 @@ def test_no_damage_breaks_a_report(
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_no_file_is_named(name: str, tmp_path: Path) -> None:
     folder = make(tmp_path, 70.0, norm="bn")
-    (folder / name).unlink()
+    (folder / name).unlink(missing_ok=True)
     if name in ("recipe.json", "about.json"):
         assert [one.path for one in scan([tmp_path])[1]] == [folder / name]
     os.mkfifo(folder / name)  # reading it would wait for ever
     assert [one.path for one in scan([tmp_path])[1]] == [folder / name]
-    (folder / name).unlink()
+    (folder / name).unlink(missing_ok=True)
     (folder / name).mkdir()
     assert [one.path for one in scan([tmp_path])[1]] == [folder / name]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
@@ -164,7 +165,7 @@ def parse(words: list[str], description: str = "") -> Compare:
         kind,
         prog="bgn compare",
         args=words,
-        description=f"{Compare.__doc__}\n\n{description}",
+        description=f"{inspect.cleandoc(Compare.__doc__ or '')}\n\n{description}",
         config=(*options.STYLE, tyro.conf.OmitArgPrefixes),
     )
     usual = {f.name: getattr(default, f.name) for f in fields(default) if f.init}

@@ -92,8 +92,10 @@ class Experiment:
         missing = [n for n in preset.needs if getattr(recipe, n) == getattr(preset.recipe, n)]
         if missing:
             options = " and ".join(f"--{n.replace('_', '-')}" for n in missing)
+            usual = {n: value for n in missing if (value := getattr(recipe, n)) is not None}
+            unfit = "".join(f" {n}={value!r} is not meant by it;" for n, value in usual.items())
             raise ValueError(
-                f"preset={name!r} needs {options}; `bgn run {self.name} --help` says what is"
-                " accepted"
+                f"preset={name!r} needs {options};{unfit} `bgn run {self.name} --help` says what"
+                " is accepted"
             )
         preset.check(recipe)

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from bgn_lab import experiments, norms
+from bgn_lab.data.sources import FINGERPRINT
 from bgn_lab.recipe import TRAINING, Recipe
 from bgn_lab.report import schema
 from bgn_lab.report.schema import Positive, Share
 from bgn_lab.system.printable import printable, printable_values, shorten
-from bgn_lab.training.record import ABOUT, METRICS, RECIPE, RESULT
+from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
 from bgn_lab.training.run import FINISHED, NOT_CONVERGED
 
 LAYERS = "normalisers"  # of a result: a row for each layer that normalizes
@@ -36,6 +37,8 @@ class Run:
     about: dict[str, Any]
     metrics: tuple[dict[str, Any], ...]
     result: dict[str, Any] | None
+    data: str | None = None
+    """Fingerprint of its data; None if it has not begun."""
 
     @property
     def command(self) -> list[str]:
@@ -109,6 +112,8 @@ def _read(folder: Path) -> Run:
         metrics = tuple(_metrics(_text(path), recipe)) if path.exists() else ()
         path = folder / RESULT
         result = _result(_text(path), recipe) if path.exists() else None
+        path = folder / DATA
+        data = _fingerprint(_text(path)) if path.exists() else None
     except OSError as error:
         raise _UnreadableError(Damaged(path, error.strerror or str(error))) from None
     # a recipe checks itself, in ways that depend on the experiment
@@ -121,7 +126,7 @@ def _read(folder: Path) -> Run:
         RecursionError,
     ) as error:
         raise _UnreadableError(Damaged(path, shorten(str(error), LONGEST))) from None
-    return Run(folder, recipe, about, metrics, result)
+    return Run(folder, recipe, about, metrics, result, data)
 
 
 def _text(path: Path) -> str:
@@ -152,6 +157,12 @@ def _about(text: str) -> dict[str, Any]:
         schema.check("git: commit", git.get("commit"), str)
         schema.check("git: changed", git.get("changed"), bool)
     return found
+
+
+def _fingerprint(text: str) -> str:
+    found = schema.parse(text).get("fingerprint")
+    schema.check("fingerprint", found, str)
+    return shorten(str(found), FINGERPRINT)
 
 
 def _metrics(text: str, recipe: Recipe) -> Iterator[dict[str, Any]]:

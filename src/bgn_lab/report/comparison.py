@@ -69,6 +69,8 @@ def _setting(run: Run) -> dict[str, Any]:
     if run.result is not None and isinstance(recipe.place, int):  # tasks have their own images
         # data sets of one name may differ, such as a part of it and the whole
         found["images"] = run.result["images"]
+        if run.data is not None:  # files may have changed from run to run
+            found["content"] = run.data
     return found
 
 
