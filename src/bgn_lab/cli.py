@@ -199,8 +199,10 @@ def _interrupted(console: Console, code: int) -> int:
 def _refuse(why: str, code: int = 2) -> int:
     from rich.console import Console
 
+    from bgn_lab.system.printable import printable
     from bgn_lab.training import workers
 
+    why = "\n".join(map(printable, why.split("\n")))  # it may quote files of others
     who = f"process {workers.rank()}: " if workers.is_launched() else ""
     Console(stderr=True).print(f"{who}error: {why}", highlight=False, markup=False, soft_wrap=True)
     return code

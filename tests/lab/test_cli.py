@@ -10,9 +10,12 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 
 from bgn_lab import cli, experiments
+from bgn_lab.commands import run
 from bgn_lab.system import files
+from bgn_lab.training.task import Task
 from tests.lab.report_runs import make
 
 TINY = [
@@ -210,6 +213,32 @@ def test_a_run_from_the_command_line(
     assert "BGN, 16+ values, batch 8" in capsys.readouterr().out
 
 
+def test_a_foreign_recipe_does_not_reach_the_terminal_raw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = {"experiment": "classification", "\x1b[31mred": 1}
+    (tmp_path / "recipe.json").write_text(json.dumps(foreign))
+    assert cli.main(["run", "classification", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "fields that are unknown here: \\x1b[31mred" in said
+    assert "\x1b" not in said
+
+
+def test_names_of_domains_are_no_markup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = {"status": "finished", "reason": "", "seconds": 1.0}
+    monkeypatch.setattr(run, "_train", lambda *_: over)
+    monkeypatch.setattr(Task, "said", lambda *_: "50 % of [/webcam]")
+    assert cli.main(["run", "classification", "--out", str(tmp_path / "run")]) == 0
+    assert "50 % of [/webcam], 1 s" in capsys.readouterr().out
+
+
+def of_another_torch(about: Path) -> None:
+    """Make a run's record that of a session with another torch."""
+    about.write_text(about.read_text().replace(f'"torch": "{torch.__version__}"', '"torch": "0.1"'))
+
+
 def test_compare_then_nothing_left_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -227,8 +256,11 @@ def test_compare_then_nothing_left_to_do(
         ("BGN, G = 8", 2),
     }
     runs = {path: path.stat().st_mtime_ns for path in out.rglob("result.json")}
+    of_another_torch(next(out.rglob("about.json")))
     assert cli.main(["compare", *TINY, "--out", str(out)]) == 0
-    assert "6 of 6 runs are there already" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "6 of 6 runs are there already" in said
+    assert "1 of 6 runs were made with torch 0.1" in said
     assert {path: path.stat().st_mtime_ns for path in out.rglob("result.json")} == runs
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import bgn
@@ -13,6 +14,7 @@ from bgn_lab import cli, data
 from bgn_lab.commands import tune
 from bgn_lab.commands.tune import CANDIDATES, Standing, Tune, distinct, line, survivors, verdict
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
+from bgn_lab.training.record import ABOUT, METRICS
 
 
 def standings(*accuracies: float | None, bn: int = 0) -> list[Standing]:
@@ -118,8 +120,16 @@ def test_rounds(
     assert re.search(r"lr=0\.025 at 8 images", said), said
     runs = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     assert len(runs) >= 4
+    written = "".join(path.read_text() for path in tmp_path.rglob(METRICS))
+    assert "validation_accuracy" in written
+    assert "test_" not in written, "test images were looked at"
+    for about in tmp_path.rglob(ABOUT):
+        known = about.read_text()
+        about.write_text(known.replace(f'"torch": "{torch.__version__}"', '"torch": "0.1"'))
     assert cli.main(words) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == said.splitlines()[-1]
+    again = capsys.readouterr().out
+    assert again.splitlines()[-1] == said.splitlines()[-1]
+    assert "4 of 4 runs were made with torch 0.1" in again
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == runs
 
 

@@ -11,6 +11,7 @@ import torch
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from bgn import checks
 from bgn_lab import experiments, norms
@@ -87,10 +88,10 @@ class Run:
         console.print(title, highlight=False, markup=False, soft_wrap=True)
         result = _train(console, task, folder, own)
         if result["reason"]:
-            found = f"[red]{result['status']}[/red]: {result['reason']}"
+            found = Text.assemble((result["status"], "red"), f": {result['reason']}")
         else:
-            found = f"{task.said(result)}, {result['seconds']:.0f} s"
-        console.print(found, highlight=False, soft_wrap=True)
+            found = Text(f"{task.said(result)}, {result['seconds']:.0f} s")
+        console.print(found, soft_wrap=True)
         return 0
 
 
