@@ -11,6 +11,12 @@ from bgn_lab.engines import local
 from bgn_lab.recipe import Recipe
 
 
+def folder_name(recipe: Recipe) -> str:
+    """Name of a run's folder. Data of one's own counts by its path, so that no study reads it to
+    find its runs; a run whose data changed is refused."""
+    return recipe.key("" if recipe.root is None else str(recipe.root))
+
+
 def cost(recipe: Recipe) -> float:
     """Of a run, roughly: images, and small batches cost more for each."""
     return recipe.epochs * (1 + 6 / recipe.batch_size)
@@ -19,7 +25,7 @@ def cost(recipe: Recipe) -> float:
 def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> bool:
     """Those that are not done yet, in the order given, for at most so long; whether that was enough. Test accuracies are not
     shown."""
-    wanted = {recipe.key(): recipe for recipe in recipes}
+    wanted = {folder_name(recipe): recipe for recipe in recipes}
     left = {
         key: recipe for key, recipe in wanted.items() if not (folder / key / "result.json").exists()
     }

@@ -20,7 +20,7 @@ from bgn_lab.experiments.nas import genotype
 from bgn_lab.experiments.nas.recipe import NasTrainRecipe
 from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.recipe import Recipe
-from studies.runner import run
+from studies.runner import folder_name, run
 
 FOLDER = Path("runs/searched")
 NORMS = ("bn", "gn", "bgn")
@@ -43,7 +43,7 @@ def trainings(norms: Sequence[str], drawn: int, seeds: int, **changes: Any) -> I
         for norm in norms:
             own = replace(plain, norm=norm, **changes)
             for search in searches(norm, **changes):
-                found = FOLDER / search.key() / GENOTYPE
+                found = FOLDER / folder_name(search) / GENOTYPE
                 if k < seeds and found.exists():
                     yield replace(own, genotype=str(found), seed=k)
                 if k < drawn:

@@ -26,7 +26,7 @@ from typing import Any
 from bgn.groups import paper_groups
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.report.collect import Run, read
-from studies.runner import run
+from studies.runner import folder_name, run
 
 FOLDER = Path("runs/which-g/runs")
 BATCH_SIZES = (2, 8, 32, 1, 4, 128)  # the most informative first
@@ -108,7 +108,7 @@ def chosen(recipe: Recipe) -> Recipe | None:
     """The recipe with the learning rate that was best on the validation images; None while that is not known."""
     tried: list[Run] = []
     for factor in FACTORS:
-        path = FOLDER / replace(recipe, lr=round(0.1 * factor, 4), seed=0).key()
+        path = FOLDER / folder_name(replace(recipe, lr=round(0.1 * factor, 4), seed=0))
         if not (path / "result.json").exists():
             return None
         tried.append(read(path))

@@ -46,6 +46,7 @@ from bgn_lab.system import files
 from bgn_lab.training import loop
 from bgn_lab.training.run import WEIGHTS
 from studies import which_g
+from studies.runner import folder_name
 
 LAYER_FIGURES = (
     "noise_of_mean",
@@ -248,7 +249,7 @@ def main() -> None:
     for size in options.sizes:
         found = []
         for recipe in which_g.further(cell, (0,), (size,), which_g.ROWS):
-            found.append(measure(which_g.FOLDER / recipe.key()))
+            found.append(measure(which_g.FOLDER / folder_name(recipe)))
             print(found[-1]["row"], flush=True)
         parts += [f"## {options.cell}, batch {size}\n", table(found)]
         files.write_json(options.out / f"measured-{options.cell}-{size}.json", found)

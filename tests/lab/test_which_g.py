@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from studies import which_g, which_g_measure
+from studies.runner import folder_name
 from studies.which_g_report import entries, regrets, tables
 from torch import nn
 
@@ -74,6 +75,12 @@ def test_every_run_of_the_study_is_one_of_its_own(tmp_path: Path) -> None:
         )
         assert twice, "of two names for one network"
         assert len(recipes) == 3 * (6 * len(which_g.ROWS) - twice)
+
+
+def test_runs_of_other_data_are_not_taken_for_done(tmp_path: Path) -> None:
+    files = [tmp_path / name / "mini.npz" for name in ("one", "two")]
+    names = [folder_name(which_g.cells(file, None)["mini"]) for file in files]
+    assert len({*names}) == 2
 
 
 @pytest.mark.parametrize(("model", "stride", "shape"), [("resnet10", None, (3, 64, 64)), ("resnet14", 2, (1, 28, 28)),
