@@ -78,7 +78,7 @@ def _own(name: str) -> AnyNorm:
     return make
 
 
-def settle(model: nn.Module, recipe: Recipe, shape: tuple[int, int, int]) -> nn.Module:
+def resolve_groups(model: nn.Module, recipe: Recipe, shape: tuple[int, int, int]) -> nn.Module:
     """Give BGN layers the G that depends on their feature maps, if ``instances`` is set."""
     if recipe.instances is None:
         return model

@@ -80,7 +80,7 @@ def test_the_paper_trains_on_all_images_and_reports_the_last_epoch(tmp_path: Pat
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert result["test_robust"] == last["test_robust"]
     assert "best_epoch" not in result, "there is nothing to choose it by"
-    assert task.said(result).endswith("images, last epoch")
+    assert task.result_line(result).endswith("images, last epoch")
     assert "none was chosen" in experiments.get("adversarial").explain(task.recipe)
 
 

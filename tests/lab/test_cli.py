@@ -229,7 +229,7 @@ def test_names_of_domains_are_no_markup(
 ) -> None:
     over = {"status": "finished", "reason": "", "seconds": 1.0}
     monkeypatch.setattr(run, "_train", lambda *_: over)
-    monkeypatch.setattr(Task, "said", lambda *_: "50 % of [/webcam]")
+    monkeypatch.setattr(Task, "result_line", lambda *_: "50 % of [/webcam]")
     assert cli.main(["run", "classification", "--out", str(tmp_path / "run")]) == 0
     assert "50 % of [/webcam], 1 s" in capsys.readouterr().out
 

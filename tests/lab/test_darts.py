@@ -74,7 +74,7 @@ def test_what_a_search_leaves(tmp_path: Path) -> None:
 def test_weights_and_architecture_have_optimizers_of_their_own() -> None:
     task = small(TINY)
     model = task.build()
-    weights, others = task.optimizer(model), task.others(model)
+    weights, others = task.optimizer(model), task.extra_optimizers(model)
     alphas = others[ALPHAS].param_groups[0]["params"]
     assert [p.shape for p in alphas] == [(2, 14, 8)]
     assert not any(p is alphas[0] for group in weights.param_groups for p in group["params"])
@@ -103,7 +103,7 @@ def test_second_order_takes_the_step_from_the_weights_half(monkeypatch: pytest.M
     task: Any = small(replace(TINY, order="second"))
     model = task.build()
     task.optimizer(model)
-    task.others(model)
+    task.extra_optimizers(model)
     task.begin(0, model)
     heard: list[Any] = []
 

@@ -139,7 +139,7 @@ def test_running_statistics_stay_in_the_transductive_variant(tmp_path: Path) -> 
     assert isinstance(alone, FewShot)
     assert together != alone._episodes(model, task.data.test)
     result = experiments.run(recipe, tmp_path)
-    assert "transductive" in task.said(result)
+    assert "transductive" in task.result_line(result)
 
 
 def _jpeg(value: int) -> bytes:

@@ -120,7 +120,7 @@ def test_every_normaliser_is_described() -> None:
     """Also those that the first path would not reach."""
     task = small(replace(TINY, groups=None, instances=64))
     layers = {row["layer"]: row["G"] for row in task.description()}
-    assert len(layers) == len(normalizers(task.bare()))
+    assert len(layers) == len(normalizers(task.initial_network()))
     assert max(layers.values()) > 1
 
 

@@ -153,7 +153,7 @@ def test_parts_of_training_images_are_hidden() -> None:
 def test_every_normaliser_is_described() -> None:
     """The auxiliary classifier's too."""
     task = experiments.task(replace(TINY, groups=None, instances=64))
-    assert len(task.description()) == len(normalizers(task.bare()))
+    assert len(task.description()) == len(normalizers(task.initial_network()))
 
 
 def test_a_genotype_is_what_its_file_held(tmp_path: Path) -> None:

@@ -211,7 +211,9 @@ def test_real_weights(norm: str) -> None:
 
 def test_groups_by_feature_maps_are_settled_later(batch_norm: Path, tmp_path: Path) -> None:
     recipe = Recipe(norm="bgn", instances=100, batch_size=2)
-    model = norms.settle(pretrained.load(batch_norm, network, recipe, "fc."), recipe, (3, 12, 12))
+    model = norms.resolve_groups(
+        pretrained.load(batch_norm, network, recipe, "fc."), recipe, (3, 12, 12)
+    )
     wanted = {
         C: enough_groups(C, 2 * size * size, 100)
         for C, size in zip(CHANNELS, (12, 6, 3), strict=True)

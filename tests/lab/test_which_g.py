@@ -92,7 +92,7 @@ def test_rows_are_the_same_where_no_layer_merges_channels(
         for least in (16, 64, 256):
             row = {"norm": "bgn", "instances": least}
             recipe = Recipe(model=model, width=8, stride=stride, batch_size=size, **row)  # type: ignore[arg-type]
-            network = norms.settle(
+            network = norms.resolve_groups(
                 resnet(model, norms.constructor(recipe), 10, shape[0], 8, stride), recipe, shape
             )
             merged = any(

@@ -90,7 +90,7 @@ class Run:
         if result["reason"]:
             found = Text.assemble((result["status"], "red"), f": {result['reason']}")
         else:
-            found = Text(f"{task.said(result)}, {result['seconds']:.0f} s")
+            found = Text(f"{task.result_line(result)}, {result['seconds']:.0f} s")
         console.print(found, soft_wrap=True)
         return 0
 

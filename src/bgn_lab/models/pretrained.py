@@ -42,7 +42,8 @@ def load(path: Path, build: Callable[[Norm], nn.Module], recipe: Recipe, head: s
             or the folder of a finished run.
         build: makes the network of a constructor of normalisers.
         recipe: says which normaliser. BGN takes, in each layer, the number of groups nearest to the recipe's to which BN
-            converts exactly. With ``instances`` it stays as good as BN until :func:`bgn_lab.norms.settle`.
+            converts exactly. With ``instances`` it stays as good as BN until
+            :func:`bgn_lab.norms.resolve_groups`.
         head: how the keys of the last layer begin, such as "fc." or "classifier."; all other weights must fit exactly.
     """
     file = _file(path)

@@ -90,7 +90,7 @@ class _Training:
         self.normalizers = task.description()  # now: at the end its files may be gone
         self.model = task.build()
         self.optimizer = task.optimizer(self.model)
-        self.optimizers = {"optimizer": self.optimizer, **task.others(self.model)}
+        self.optimizers = {"optimizer": self.optimizer, **task.extra_optimizers(self.model)}
         self.scaler = torch.amp.GradScaler(enabled=recipe.amp and recipe.device.startswith("cuda"))
         self.progress = self._restore()
         self.history = workers.broadcast(

@@ -1,4 +1,7 @@
-"""What an experiment decides about a training run. How it is carried out, resumed and shared: :mod:`bgn_lab.training.run`."""
+"""What an experiment decides about a training run.
+
+How a run is carried out, resumed and shared: :mod:`bgn_lab.training.run`.
+"""
 
 from __future__ import annotations
 
@@ -51,15 +54,15 @@ class Task:
         """With weights drawn from torch's generator."""
         raise NotImplementedError
 
-    def bare(self) -> nn.Module:
+    def initial_network(self) -> nn.Module:
         """The network with its first weights."""
         torch.manual_seed(self.recipe.seed)
-        model = norms.settle(self.network(), self.recipe, self.data.shape)
+        model = norms.resolve_groups(self.network(), self.recipe, self.data.shape)
         return norms.with_partners(model, self.recipe)
 
     def build(self) -> nn.Module:
         """The same as the recipe wants it trained."""
-        recipe, model = self.recipe, self.bare()
+        recipe, model = self.recipe, self.initial_network()
         if recipe.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model.to(recipe.device)
@@ -68,7 +71,7 @@ class Task:
         """What each normaliser amounts to in this network: :func:`bgn.describe`, as plain values."""
         if ":" in self.recipe.norm:  # a class that the library does not know
             return []
-        found = bgn.describe(self.bare(), self.data.shape, self.recipe.batch_size)
+        found = bgn.describe(self.initial_network(), self.data.shape, self.recipe.batch_size)
         return [
             {
                 "layer": r.layer,
@@ -93,8 +96,11 @@ class Task:
             fused=fused(recipe),
         )
 
-    def others(self, model: nn.Module) -> dict[str, torch.optim.Optimizer]:  # noqa: ARG002
-        """Further optimizers that checkpoints keep, by names that begin with "optimizer"; the task itself takes their steps."""
+    def extra_optimizers(self, model: nn.Module) -> dict[str, torch.optim.Optimizer]:  # noqa: ARG002
+        """Further optimizers that checkpoints keep, by names that begin with "optimizer".
+
+        The task itself takes their steps.
+        """
         return {}
 
     def begin(self, epoch: int, model: nn.Module) -> None:
@@ -224,7 +230,7 @@ class Task:
     def illustrate(self, model: nn.Module, folder: Path) -> None:
         """Draw what is worth a look, into the folder of a run that is over."""
 
-    def said(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: dict[str, Any]) -> str:
         """One line on a run that converged."""
         if result["test_accuracy"] is None:
             return f"{self.judged} accuracy {result[f'{self.judged}_accuracy']:.2%}"

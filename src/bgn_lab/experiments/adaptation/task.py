@@ -231,10 +231,10 @@ class Adaptation(Task):
         domains = {"source": self.data.source, "target": self.data.target}
         return {**super().summary(history[-1:]), "images": images, **domains}
 
-    def said(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: dict[str, Any]) -> str:
         """Accuracy on the target."""
         if result["test_accuracy"] is None:
-            return super().said(result)
+            return super().result_line(result)
         how = (
             f"adapted from {self.data.source}"
             if self.recipe.adapt

@@ -124,10 +124,10 @@ class Adversarial(Task):
             **strong,
         }
 
-    def said(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: dict[str, Any]) -> str:
         """Robust and clean accuracy."""
         if result["test_robust"] is None:
-            return super().said(result)
+            return super().result_line(result)
         r, images = self.recipe, result["images"]["test"]
         found = (
             f"robust {result['test_robust']:.2%}, clean {result['test_accuracy']:.2%} on {images}"

@@ -113,10 +113,10 @@ class FewShot(Task):
             "image": list(data.shape),
         }
 
-    def said(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: dict[str, Any]) -> str:
         """Means over episodes, with 95 % intervals."""
         if result["test_1"] is None:
-            return super().said(result)
+            return super().result_line(result)
         r = self.recipe
         found = [f"{shots}-shot {interval(result['episodes'][f'test_{shots}'])}" for shots in SHOTS]
         how = ", transductive" if r.transductive else ""

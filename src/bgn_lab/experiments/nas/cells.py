@@ -24,7 +24,7 @@ class CellsTask(Task):
     def check(self) -> None:
         """Normalisers of each image and map alone may leave nothing to learn; whoever wants to see that may."""
         super().check()
-        model = self.bare().eval()
+        model = self.initial_network().eval()
         x = torch.randn(4, *self.data.shape) + torch.arange(4.0).view(4, 1, 1, 1)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of single elements, which comes again

@@ -52,7 +52,7 @@ class Darts(Search):
         )
         return self.weights
 
-    def others(self, model: nn.Module) -> dict[str, torch.optim.Optimizer]:
+    def extra_optimizers(self, model: nn.Module) -> dict[str, torch.optim.Optimizer]:
         """Of the architecture."""
         r = self.recipe
         self.alphas = torch.optim.Adam(

@@ -69,11 +69,11 @@ class Search(CellsTask):
         return cosine(self.recipe, epoch)
 
     def mix(self, model: nn.Module) -> Weights:
-        """What the architecture is now."""
+        """The current mixture of operations."""
         raise NotImplementedError
 
     def found(self, mix: Weights) -> Genotype:
-        """What that, which is what it is now, comes down to."""
+        """Genotype derived from the current mixture."""
         raise NotImplementedError
 
     def measure(
@@ -82,16 +82,16 @@ class Search(CellsTask):
         model: nn.Module,
         score: Scoring,
     ) -> dict[str, Any]:
-        """How the network does on the other half, what the architecture is, and what it comes down to."""
+        """Accuracy on the other half, the current mixture, and the genotype derived from it."""
         mix = self.mix(model)
         shown = [[[round(p, 5) for p in row] for row in cell] for cell in mix]
         return {**self.validation(score), "mix": shown, "genotype": self.found(mix).to_json()}
 
     def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """With what was found; nothing by a search that came to grief."""
+        """With the genotype; without one if the loss was not finite."""
         return {**super().summary(history), "genotype": history[-1].get("genotype")}
 
-    def said(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: dict[str, Any]) -> str:
         """Where the genotype is."""
         return f"validation accuracy in the search {result['validation_accuracy']:.2%}; what was found is in {GENOTYPE}"
 
