@@ -24,7 +24,7 @@ from tests.lab.report_runs import make
 
 
 def standardized(task: Task) -> int:
-    return sum(isinstance(m, Standardized) for m in task.bare().modules())
+    return sum(isinstance(m, Standardized) for m in task.initial_network().modules())
 
 
 def test_words() -> None:
@@ -69,7 +69,7 @@ def test_every_experiment_standardizes_its_network(name: str) -> None:
     found = []
     for standardize in (False, True):
         task = experiments.task(kind(**values, standardize=standardize))
-        found.append((standardized(task), list(task.bare().state_dict())))
+        found.append((standardized(task), list(task.initial_network().state_dict())))
     (none, keys), (some, same) = found
     assert (none, some > 0) == (0, True)
     assert keys == same
@@ -153,7 +153,7 @@ def test_weights_of_a_run_say_whether_they_are_standardized(tmp_path: Path) -> N
     recipe = Recipe(norm="bn+ws", limit=100)
     task = experiments.task(recipe)
     weights = tmp_path / "model.pth"
-    torch.save(task.bare().state_dict(), weights)
+    torch.save(task.initial_network().state_dict(), weights)
     (tmp_path / "recipe.json").write_text('{"norm": "bn", "standardize": true}')
 
     def build(norm: Any) -> Any:

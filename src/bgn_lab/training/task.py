@@ -276,7 +276,7 @@ class Task:
             warnings.simplefilter("ignore")
             self.description()  # groups that do not fit a layer raise here
             if ":" in recipe.norm and partners.of(recipe):
-                self.bare()  # a partner may not know people's own classes
+                self.initial_network()  # a partner may not know people's own classes
 
 
 def fused(recipe: Recipe) -> bool:
