@@ -62,6 +62,30 @@ CASES: list[Case] = [
         (6, 6, 4, 4),
         (4, 2),
     ),
+    (
+        "SyncBatchGroupNorm",
+        {"num_features": 8, "num_groups": 2, "renorm": bgn.Renorm(2.0, 1.0, warmup=2)},
+        (6, 8, 5, 3),
+        (4, 2),
+    ),
+    (
+        "SyncBatchGroupNorm",
+        {"num_features": 6, "num_groups": 4, "renorm": bgn.Renorm(2.0, 1.0, warmup=0)},
+        (7, 6, 5, 3),
+        (7, 0),
+    ),
+    (
+        "SyncBatchGroupNorm",
+        {"num_features": 6, "num_groups": 2, "center": "channel", "renorm": True},
+        (7, 6, 5, 3),
+        (5, 2),
+    ),
+    (
+        "SyncGeneralBatchGroupNorm2d",
+        {"num_features": 10, "num_groups": 4, "renorm": bgn.Renorm(2.0, 1.0, warmup=0)},
+        (6, 10, 3, 3),
+        (2, 4),
+    ),
     ("SyncGeneralBatchGroupNorm2d", {"num_features": 10, "num_groups": 4}, (6, 10, 3, 3), (2, 4)),
 ]
 

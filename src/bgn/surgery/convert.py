@@ -354,6 +354,16 @@ def _warn(jobs: list[Job], optimizer: torch.optim.Optimizer | None) -> None:
         "statistics are no longer those of blocks of the batch",
     )
     say(
+        [
+            job.name
+            for job in jobs
+            if getattr(job.old, "renorm", None) is not None
+            if getattr(job.new, "renorm", None) is None
+            if job.target.batch_wide and "renorm" not in job.target.row.extras
+        ],
+        "training batches are no longer corrected towards the running statistics (renorm)",
+    )
+    say(
         [job.name for job in jobs if job.adds_bias],
         "a bias is added, which takes up the difference of the means",
     )
