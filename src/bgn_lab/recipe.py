@@ -637,7 +637,7 @@ class WorkerOptions(Recipe):
     averaged; processes share them out"""
     images_per_pass: int | None = None
     """images that the workers of a process may normalize in one pass, each its own; by default as
-    many as have 2^20 pixels. Fewer take less memory and more time; results differ by rounding"""
+    many as have 2^18 pixels on a CPU, 2^20 on other devices; results differ by rounding"""
     accumulate: int = 1
     """batches whose gradients are averaged for one step"""
 

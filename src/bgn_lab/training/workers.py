@@ -217,9 +217,10 @@ def _store() -> Any:
     return dist.PrefixStore(f"attempt {environment['TORCHELASTIC_RESTART_COUNT']}", store)  # type: ignore[attr-defined]
 
 
-# An image_size x image_size map counts its pixels. A pass this large keeps a CPU busy, and 20 images
-# of 224 x 224 still fit where a worker's own batch does.
+# An image_size x image_size map counts its pixels. 20 images of 224 x 224 keep a GPU busy and fit
+# where a worker's own batch does. Larger passes than 256 images of 32 x 32 leave a CPU's caches.
 PIXELS_PER_PASS = 2**20
+PIXELS_PER_PASS_CPU = 2**18
 
 
 def workers_per_pass(recipe: Recipe, shape: tuple[int, int, int], per_process: int) -> int:
@@ -233,7 +234,8 @@ def workers_per_pass(recipe: Recipe, shape: tuple[int, int, int], per_process: i
     3
     """
     _, H, W = shape
-    most = recipe.images_per_pass or PIXELS_PER_PASS // (H * W)
+    pixels = PIXELS_PER_PASS_CPU if recipe.device == "cpu" else PIXELS_PER_PASS
+    most = recipe.images_per_pass or pixels // (H * W)
     divisors = [w for w in range(1, per_process + 1) if per_process % w == 0]
     return max([w for w in divisors if w * recipe.batch_size <= most], default=1)
 
