@@ -126,7 +126,8 @@ def test_workers_with_cutout_draw_as_in_separate_passes(tmp_path: Path) -> None:
 def test_workers_per_pass() -> None:
     recipe = Recipe(batch_size=4)
     assert workers_per_pass(recipe, (3, 32, 32), 8) == 8
-    assert workers_per_pass(recipe, (3, 224, 224), 8) == 4, "20 images of 224 x 224"
+    assert workers_per_pass(recipe, (3, 224, 224), 8) == 1, "5 images of 224 x 224 on a CPU"
+    assert workers_per_pass(replace(recipe, device="cuda"), (3, 224, 224), 8) == 4, "20 on a GPU"
     assert workers_per_pass(replace(recipe, images_per_pass=12), (3, 32, 32), 8) == 2
     assert workers_per_pass(replace(recipe, images_per_pass=1), (3, 32, 32), 8) == 1
     with pytest.raises(ValueError, match="images_per_pass=0"):
