@@ -130,3 +130,25 @@ def test_first_step_in_training_mode(mobilenet: Any) -> None:
         top1 = 100 * (output.argmax(1) == y).float().mean()
         print(f"\n{name}: cross-entropy {losses[name]:.2f}, top-1 {top1:.0f} %")
     assert losses["BN, eval mode"] < losses["BGN, G = 1"] < losses["BN"]
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_renormalized_training_begins_with_the_pretrained_function(
+    mobilenet: Any, groups: Any
+) -> None:
+    """Two images at a time, in training mode; the first batch's statistics move nothing yet."""
+    x, y = real_images(int(os.environ.get("BGN_IMAGES", "200")))
+    before = torch.cat([predict(mobilenet, part) for part in x.split(2)])
+    model = bgn.convert(copy.deepcopy(mobilenet), num_groups=groups, renorm=True).train()
+    model.classifier[0].eval()  # dropout
+    for layer in model.modules():
+        if isinstance(layer, bgn.BatchGroupNorm2d):
+            layer.momentum = 0.0  # the function itself, not that of statistics that have moved
+    with torch.no_grad():
+        after = torch.cat([model(part) for part in x.split(2)])
+    top1 = [100 * (output.argmax(1) == y).float().mean().item() for output in (before, after)]
+    changed = int((after.argmax(1) != before.argmax(1)).sum())
+    name = groups if isinstance(groups, int) else "C"
+    print(f"\nG = {name}: top-1 {top1[0]:.1f} % in eval mode, {top1[1]:.1f} % in training mode")
+    assert changed <= len(y) // 100
+    assert (after - before).abs().max() < 0.05
