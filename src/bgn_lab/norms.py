@@ -12,6 +12,8 @@ from torch import nn
 import bgn
 from bgn.factory import BATCH_WIDE
 from bgn.groups import enough_groups
+from bgn.layers import CHANNEL
+from bgn.surgery.job import is_trained
 from bgn.surgery.sample import visit
 from bgn_lab import imports, partners
 from bgn_lab.paper import NORMALISERS
@@ -33,7 +35,8 @@ def constructor(recipe: Recipe) -> AnyNorm:
     GN and GBGN have 32 groups in the paper, where every layer has 64 channels or more. On narrower
     layers that would make them IN and BN, so groups keep at least two channels. BN of several
     workers is BGN with a group per channel, the same layer in all but name: nn.BatchNorm2d cannot
-    normalize their images in one pass.
+    normalize their images in one pass, nor renormalize. With a mean per channel, groups have to be
+    whole channels, so the paper's G is changed to the nearest number that divides C.
 
     >>> from bgn_lab.experiments.classification.recipe import ClassificationRecipe
     >>> constructor(ClassificationRecipe(norm="gn"))(16)
@@ -44,13 +47,18 @@ def constructor(recipe: Recipe) -> AnyNorm:
     options: dict[str, Any] = {"eps": recipe.norm_eps}
     if recipe.norm in BATCH_WIDE:
         options["momentum"] = recipe.norm_momentum
+    if recipe.norm == "bgn":
+        options["center"] = recipe.center
 
     def make(C: int, *, affine: bool = True) -> nn.Module:
         groups = 1 if recipe.instances is not None else recipe.groups or recipe.usual_groups
         if groups is None and recipe.norm in ("gn", "gbgn"):
             groups = max(1, min(32, C // 2))
-        if recipe.norm == "bn" and recipe.simulate_workers > 1:
+        if recipe.norm == "bn" and (recipe.simulate_workers > 1 or recipe.renorm):
             return bgn.BatchGroupNorm2d(C, C, affine=affine, **options)
+        if recipe.center == CHANNEL:
+            usual = groups or bgn.paper_groups(recipe.batch_size)
+            groups = groups if recipe.groups else bgn.nearest_groups(C, min(usual, C))
         return bgn.norm_layer(
             recipe.norm,
             batch_size=recipe.batch_size,
@@ -91,8 +99,32 @@ def resolve_groups(model: nn.Module, recipe: Recipe, shape: tuple[int, int, int]
     return bgn.regroup(model, G.get)
 
 
-def with_partners(model: nn.Module, recipe: Recipe) -> nn.Module:
-    """Give a network the partners of the recipe's normalizer, in place."""
+def renorm(recipe: Recipe, steps: int) -> bgn.Renorm:
+    """Settings of batch renormalization for a run of so many steps.
+
+    >>> from bgn_lab.experiments.classification.recipe import ClassificationRecipe
+    >>> [renorm(ClassificationRecipe(), steps).warmup for steps in (400, 100_000)]
+    [100, 1000]
+    """
+    warmup = recipe.renorm_warmup
+    if warmup is None:
+        warmup = min(max(1, steps // 4), bgn.Renorm.warmup)
+    return bgn.Renorm(recipe.renorm_r_max, recipe.renorm_d_max, warmup)
+
+
+def with_partners(model: nn.Module, recipe: Recipe, steps: int) -> nn.Module:
+    """Give a network the partners of the recipe's normalizer, in place.
+
+    Args:
+        model: has a mean per channel already if the recipe says so, see :func:`constructor`.
+        recipe: says which.
+        steps: of the whole run. Layers whose running statistics are trained need no warmup.
+    """
+    if recipe.renorm:
+        settings = renorm(recipe, steps)
+        for layer in model.modules():
+            if isinstance(layer, bgn.BatchGroupNorm2d | bgn.GeneralBatchGroupNorm2d):
+                layer.set_renorm(settings, settings.warmup if is_trained(layer) else 0)
     if not recipe.standardize:
         return model
     with warnings.catch_warnings():

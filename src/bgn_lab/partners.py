@@ -24,9 +24,16 @@ class Partner(NamedTuple):
     """Value of the option that the word stands for."""
     off: Any = False
     """Its default."""
+    settings: tuple[str, ...] = ()
+    """Further options, which mean nothing without it."""
 
 
-PARTNERS = {"ws": Partner("standardize", "WS")}
+RENORM_SETTINGS = "renorm_r_max", "renorm_d_max", "renorm_warmup"
+PARTNERS = {
+    "ws": Partner("standardize", "WS"),
+    "renorm": Partner("renorm", "renorm", settings=RENORM_SETTINGS),
+    "center": Partner("center", "centered", on="channel", off="group"),
+}
 OPTIONS = tuple(partner.option for partner in PARTNERS.values())
 ACCEPTED = ", ".join(f"+{word}" for word in PARTNERS)
 
@@ -51,8 +58,8 @@ def split(norm: str) -> tuple[str, dict[str, Any]]:
 def row(norm: str) -> dict[str, Any]:
     """Values of the recipe's options for a row of a table: the normalizer and all partners.
 
-    >>> row("bgn+ws"), row("bn")
-    ({'norm': 'bgn', 'standardize': True}, {'norm': 'bn', 'standardize': False})
+    >>> row("bgn+ws")
+    {'norm': 'bgn', 'standardize': True, 'renorm': False, 'center': 'group'}
     """
     name, given = split(norm)
     return {"norm": name, **{own.option: own.off for own in PARTNERS.values()}, **given}
@@ -64,9 +71,10 @@ def of(recipe: NormOptions) -> tuple[str, ...]:
 
 
 def without(recipe: NormOptions) -> tuple[str, ...]:
-    """Options of the partners that a recipe does not have."""
+    """Options of the partners that a recipe does not have, with their settings."""
     own = of(recipe)
-    return tuple(partner.option for word, partner in PARTNERS.items() if word not in own)
+    absent = (partner for word, partner in PARTNERS.items() if word not in own)
+    return tuple(name for partner in absent for name in (partner.option, *partner.settings))
 
 
 def name(recipe: NormOptions) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Schedule = Literal["cosine", "steps", "constant"]
 Damaged = Literal["refuse", "skip"]
 GroupWord = Literal["paper", "auto"]
+Center = Literal["group", "channel"]
 DATA = tuple(DATA_SETS)
 # where files are and how fast they come; data and weights count by their content
 NOT_IDENTITY = (
@@ -42,7 +43,10 @@ NOT_IDENTITY = (
 )
 GROUPED = ("gn", "gbgn", "bgn")
 # what has an effect in some rows of a table and not in others
-ROW_DEPENDENT = ("norm_momentum", "norm_eps", "printed", "ways", "trust", "alpha", "warm", "stop")
+ROW_DEPENDENT = (
+    *("norm_momentum", "norm_eps", "printed", "ways", "trust", "alpha", "warm", "stop"),
+    *partners.RENORM_SETTINGS,
+)
 
 
 class Measure(NamedTuple):
@@ -143,8 +147,8 @@ class NormOptions(Part):
     group: ClassVar[str] = "normalizer"
 
     norm: str = "bgn"
-    """bn, in, ln, gn, pn, gbgn, bgn; or PACKAGE:CLASS, which is called with the channels; with +ws
-    behind it the same as with --standardize"""
+    """bn, in, ln, gn, pn, gbgn, bgn; or PACKAGE:CLASS, which is called with the channels; +ws,
+    +renorm and +center behind it stand for --standardize, --renorm and --center channel"""
     groups: int | None = field(default=None, metadata={"type": int | GroupWord | None})
     """G of bgn, gn or gbgn; paper: the paper's for the experiment and batch size (the default for
     bgn); auto (bgn): one group per channel where maps are large, fewer where they are small"""
@@ -157,6 +161,19 @@ class NormOptions(Part):
     """added to variances"""
     standardize: bool = False
     """standardize the weights of the convolutions that a normalizer follows"""
+    renorm: bool = False
+    """correct training batches towards the running statistics (batch renormalization); bn, gbgn and
+    bgn"""
+    renorm_r_max: float = 3.0
+    """largest correction of the scale by --renorm; 1 is none"""
+    renorm_d_max: float = 5.0
+    """largest correction of the mean by --renorm, in standard deviations; 0 is none"""
+    renorm_warmup: int | None = None
+    """steps over which the corrections of --renorm grow from none; by default a quarter of the
+    run's, at most 1000; layers with pretrained statistics need none"""
+    center: Center = "group"
+    """what has a mean of its own: each group, or each channel (bgn, with groups of whole channels;
+    the paper's G is changed to the nearest that fits)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -190,6 +207,27 @@ class NormOptions(Part):
             )
         _in_range(self, norm_momentum=1.0)
         _above_zero(self, "norm_eps")
+        self._check_running()
+
+    def _check_running(self) -> None:
+        """Refuse partners that the normalizer cannot have, and bad settings of them."""
+        checks.one_of("center", self.center, get_args(Center))
+        if self.center == "channel" and self.norm != "bgn":
+            raise ValueError(
+                f"center='channel' has no meaning for norm={self.norm!r}; expected norm='bgn', or"
+                " center='group'"
+            )
+        if self.renorm and self.norm not in BATCH_WIDE:
+            raise ValueError(
+                f"renorm=True has no meaning for norm={self.norm!r}; expected one of"
+                f" {', '.join(BATCH_WIDE)}, or renorm=False"
+            )
+        for name, least in {"renorm_r_max": 1, "renorm_d_max": 0, "renorm_warmup": 0}.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value < math.inf:
+                raise ValueError(
+                    f"{name}={value} is out of range; expected a finite number of at least {least}"
+                )
 
     def without_effect(self) -> tuple[str, ...]:
         """The momentum of running statistics where there are none; all of a class of one's own;

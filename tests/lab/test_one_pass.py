@@ -67,6 +67,10 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ("bn", {"accumulate": 2}),
         ("bgn", {"accumulate": 2, "channels_last": True, "width": 8}),
         ("gbgn", {"accumulate": 2}),
+        ("bgn+renorm", {"renorm_warmup": 4}),
+        ("bn+renorm", {"accumulate": 2, "renorm_warmup": 0}),
+        ("gbgn+ws+renorm", {}),
+        ("bgn+center", {"groups": 2}),
     ],
 )
 def test_one_pass_and_a_pass_for_each_worker_give_the_same_weights(

@@ -1,5 +1,6 @@
 """Recipes: what they refuse, what distinguishes two of them, and that no option lacks an effect."""
 
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,18 @@ from bgn_lab.training.schedule import rate
         ({"validation": 1.0}, "validation=1.0 is out of range"),
         ({"nesterov": True, "momentum": 0.0}, "nesterov=True needs a momentum"),
         ({"damaged": "ignore"}, "damaged='ignore' is not known"),
+        (
+            {"norm": "gn", "renorm": True},
+            "renorm=True has no meaning for norm='gn'; expected one of bn, gbgn, bgn, or",
+        ),
+        (
+            {"norm": "bn", "center": "channel"},
+            "center='channel' has no meaning for norm='bn'; expected norm='bgn', or center='group'",
+        ),
+        ({"center": "image"}, "center='image' is not known; accepted: group, channel"),
+        ({"renorm_r_max": 0.5}, "renorm_r_max=0.5 is out of .* finite number of at least 1"),
+        ({"renorm_d_max": math.inf}, "renorm_d_max=inf is out of .* finite number of at least 0"),
+        ({"renorm_warmup": -1}, "renorm_warmup=-1 is out of range"),
     ],
 )
 def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
@@ -65,6 +78,7 @@ OTHER: dict[str, Any] = {  # where adding 1 to the value or its default is not a
     "validation": 0.2, "bound": 0.5, "step_size": 0.5, "craft": "train", "strong_steps": (7,), "activation": "swish",
     "task": "da", "printed": "table", "optimizer": "adam", "trust": 0.5, "stop": "gap", "order": "first", "credit": "weights",
     "keep": "all", "genotype": "DARTS_V1", "drop_path": 0.1, "width": 24, "least_lr": 0.0001, "ways": 3, "weights": "no.pth", "warm": 1,
+    "center": "channel",
 }  # fmt: skip
 FIXED = {"fewshot": ("model",), "darts-search": ("model",), "manas-search": ("model",), "nas-train": ("model",)}  # fmt: skip
 
@@ -77,7 +91,7 @@ def test_keys_differ_where_results_may(name: str) -> None:
     )
     if "schedule" in {f.name for f in fields(kind)}:
         extra["schedule"] = "steps"
-    base = kind(data="cifar10", **extra)
+    base = kind(data="cifar10", renorm=True, **extra)
     if name == "adaptation":
         base = replace(base, task="ad")
     for field in fields(kind):
@@ -105,6 +119,11 @@ def test_keys_differ_where_results_may(name: str) -> None:
         ("adaptation", {"optimizer": "adam"}, {"momentum": 0.5, "nesterov": True}),
         ("adaptation", {"adapt": False}, {"alpha": 1.0, "ways": 4, "trust": 0.5}),
         ("adaptation", {}, {"printed": "table"}),
+        (
+            "classification",
+            {"norm": "bn"},
+            {"renorm_r_max": 2.0, "renorm_d_max": 1.0, "renorm_warmup": 9},
+        ),
     ],
 )
 def test_what_has_no_effect_is_no_part_of_the_identity(

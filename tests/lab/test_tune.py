@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import bgn
-from bgn_lab import cli, data
+from bgn.surgery.standardized import Standardized
+from bgn_lab import cli, data, norms, partners
 from bgn_lab.commands import tune
 from bgn_lab.commands.tune import CANDIDATES, Standing, Tune, distinct, line, survivors, verdict
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
@@ -83,11 +84,42 @@ def test_candidates_that_are_the_same_network_are_tried_once() -> None:
 @pytest.mark.parametrize("row", [row for row in CANDIDATES if row["norm"] != "bn"], ids=str)
 @pytest.mark.filterwarnings("ignore:.*carried over", "ignore:.*groups of two or more")
 def test_the_line_can_be_pasted(row: dict[str, object]) -> None:
-    words = line(Recipe(batch_size=2, **row), (3, 16, 16))  # type: ignore[arg-type]
+    recipe = Recipe(batch_size=2, **row)  # type: ignore[arg-type]
+    words = line(recipe, (3, 16, 16), steps=400)
     assert words.endswith("# lr=0.00625 at 2 images")
-    names = {"bgn": bgn, "model": nn.Sequential(nn.Conv2d(3, 32, 3, 2), nn.BatchNorm2d(32))}
+    names: dict[str, Any] = {
+        "bgn": bgn,
+        "model": nn.Sequential(nn.Conv2d(3, 32, 3, 2), nn.BatchNorm2d(32)),
+    }
     exec(words, names)
-    assert not isinstance(names["model"][1], nn.BatchNorm2d)  # type: ignore[index]
+    convolution, norm = names["model"]
+    assert isinstance(convolution, Standardized) is recipe.standardize
+    assert getattr(norm, "renorm", None) == (bgn.Renorm(warmup=100) if recipe.renorm else None)
+    if row["norm"] == "bn+ws":
+        assert type(norm) is nn.BatchNorm2d
+    elif row["norm"] == "bn+renorm":
+        assert norm.num_groups == norm.num_features
+    else:
+        assert not isinstance(norm, nn.BatchNorm2d)
+
+
+def test_partners_are_no_other_candidate() -> None:
+    """BN in every layer, once without partners, once with each; the baseline has none."""
+    base = Recipe(width=8, stride=2, batch_size=8, limit=400, validation=0.2)
+    names = "bn", "bn+ws", "bn+renorm", "bgn", "bgn+renorm"
+    recipes = [
+        replace(base, norm=name, instances=2 if "bgn" in name else None, lr=0.1) for name in names
+    ]
+    kept, merged = distinct(recipes, data.load(base))
+    assert [partners.name(recipe) for recipe in kept] == ["bn", "bn+ws", "bn+renorm"]
+    assert merged[1] == (
+        "BGN, 2+ values, renorm is the same as BN, renorm in every layer here: tried once"
+    )
+    found = [Standing(recipe, 0.9 - i / 10) for i, recipe in enumerate(reversed(kept))]
+    assert [norms.label(s.recipe) for s in survivors(found)] == ["BN, renorm", "BN"]
+    chosen, why = verdict(found, 1000)
+    assert chosen is found[0]
+    assert why.startswith("Use BN, renorm: BN, renorm is +20.0 points from BN")
 
 
 def test_rounds(
@@ -137,6 +169,7 @@ def test_rounds(
     ("words", "message"),
     [
         (["--norm", "gn"], "norm='gn' is what is searched for; expected no --norm"),
+        (["--renorm"], "renorm=True is what is searched for; expected no --renorm"),
         (["--limit", "60"], "validation=0.2 leaves 12 images to judge by; expected at least 50"),
         (["--seeds", "0"], "seeds=0 is not positive"),
         (["--jobs", "0"], "jobs=0 is not positive"),

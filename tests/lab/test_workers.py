@@ -40,6 +40,7 @@ ALIKE = replace(SMALL, simulate_workers=2, images_per_pass=4)
 FIELDS = (
     "norm",
     "groups",
+    "renorm",
     "width",
     "limit",
     "batch_size",
@@ -139,6 +140,7 @@ DRIVER = "import sys, torch; torch.set_default_dtype(torch.float64); from bgn_la
     ("processes", "changes"),
     [
         (2, {}),
+        pytest.param(2, {"norm": "bgn", "renorm": True}, marks=pytest.mark.slow),
         pytest.param(4, {"norm": "bn", "groups": None, "accumulate": 2}, marks=pytest.mark.slow),
         pytest.param(4, {"norm": "gbgn", "groups": None}, marks=pytest.mark.slow),
     ],
@@ -210,6 +212,42 @@ def test_running_statistics_are_those_of_the_first_worker(norm: str, per_pass: i
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6, msg=name)
     assert all(m.batch_blocks == 1 for m in models[0].modules() if hasattr(m, "batch_blocks"))
     assert models[0].bn1.num_batches_tracked == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("per_pass", [1, 2, 4])
+def test_workers_are_corrected_towards_the_same_statistics(per_pass: int) -> None:
+    """In every pass of a step, those from before it."""
+    recipe = replace(SMALL, norm="bgn+renorm", renorm_warmup=1)
+    task = experiments.task(recipe, data.load(recipe))
+    model: Any = task.build()
+    prepare = loop.Prepare(task.data, recipe)
+    batches = [prepare(batch) for batch in task.data.train.training(4, 0, 0, range(8))]
+    passes: list[Any] = [batches[i : i + per_pass] for i in range(0, 8, per_pass)]
+    passes = [tuple(map(torch.cat, zip(*batch, strict=True))) for batch in passes]
+    seen: list[tuple[float, int]] = []
+
+    def see(layer: Any, inputs: Any) -> None:  # noqa: ARG001
+        seen.append((float(layer.running_mean[0]), int(layer.renorm_steps)))
+
+    model.bn1.register_forward_pre_hook(see)
+    loop.train(
+        model,
+        torch.optim.SGD(model.parameters(), 0.0),
+        passes,
+        recipe,
+        loop.classify,
+        lambda _: 0.0,
+        torch.amp.GradScaler(enabled=False),
+        lambda *_: None,
+        Workers(4),
+        per_pass=per_pass,
+    )
+    of_a_step = 4 // per_pass
+    first, second = set(seen[:of_a_step]), set(seen[of_a_step:])
+    assert first == {(0.0, 0)}
+    assert len(second) == 1
+    assert second != first
+    assert {steps for _, steps in second} == {1}
 
 
 @given(

@@ -48,7 +48,7 @@ class Plan:
     """
 
     norms: Annotated[tuple[str, ...], _shown("all")] = ()
-    """normalisers of a grid of your own: bn in ln gn pn gbgn bgn"""
+    """normalizers of a grid of your own: bn in ln gn pn gbgn bgn, without partners such as +ws"""
     batch_sizes: Annotated[tuple[int, ...], _shown("the paper's seven")] = ()
     """its batch sizes: images that a worker normalises together"""
     groups: Annotated[tuple[str, ...], _shown("paper")] = ()

@@ -18,7 +18,7 @@ from rich.table import Table
 from bgn import checks
 from bgn.groups import ENOUGH
 from bgn_lab import data as data_sets
-from bgn_lab import experiments, norms
+from bgn_lab import experiments, norms, partners
 from bgn_lab.data.sources import Data
 from bgn_lab.engines import local
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
@@ -29,10 +29,14 @@ from bgn_lab.training.run import FINISHED, NOT_CONVERGED, is_finished
 
 RUNS = "runs"
 
-# each normalizer, and BGN from fine to coarse; BN first, which those that are BN here merge into
+# each normalizer, and BGN from fine to coarse; BN first, which those that are BN here merge into.
+# Standardized weights make channels comparable, so BGN has them where channels share statistics;
+# renormalization is for noisy statistics, which are those of few values.
 CANDIDATES: tuple[dict[str, Any], ...] = (
-    {"norm": "bn"}, {"norm": "bgn", "instances": ENOUGH}, {"norm": "bgn", "groups": 8}, {"norm": "bgn", "groups": 1},
-    {"norm": "gn"}, {"norm": "in"}, {"norm": "ln"},
+    {"norm": "bn"}, {"norm": "bgn", "instances": ENOUGH}, {"norm": "bgn", "groups": 8},
+    {"norm": "bgn", "groups": 1}, {"norm": "gn"}, {"norm": "in"}, {"norm": "ln"},
+    {"norm": "bn+ws"}, {"norm": "bgn+ws", "groups": 1},
+    {"norm": "bn+renorm"}, {"norm": "bgn+renorm", "instances": ENOUGH},
 )  # fmt: skip
 FACTORS = (0.3, 1.0, 3.0)  # of the learning rate
 
@@ -47,10 +51,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Tune:
-    """Find the normaliser, its G and its learning rate for your data, on validation images alone.
+    """Find the normalizer, its G and its learning rate for your data, on validation images alone.
 
-    Successive halving: all candidates (BN, GN, IN, LN, BGN with several G; three learning rates
-    each) are trained for a ninth of the epochs, the best third of them for a third, the best of
+    Successive halving: all candidates (BN, GN, IN, LN, BGN with several G; BN and BGN with
+    standardized weights, and with batch renormalization; three learning rates each) are trained for a ninth of the epochs, the best third of them for a third, the best of
     those for all epochs with several seeds. Candidates that are the same in every layer are tried
     once. BN stays until the end for comparison. Ctrl-C keeps what is done; run the same command to
     resume. Test images are not evaluated.
@@ -87,11 +91,11 @@ class Tune:
     def _check(self, console: Console) -> tuple[list[ClassificationRecipe], Data]:
         """Refuse what would fail after minutes; the candidates that differ, and the data."""
         checks.positive_int("seeds", self.seeds)
-        for name in ("norm", "groups", "instances"):
+        for name in ("norm", "groups", "instances", *partners.OPTIONS):
             if getattr(self.recipe, name) != getattr(ClassificationRecipe(), name):
                 raise ValueError(
                     f"{name}={getattr(self.recipe, name)!r} is what is searched for; "
-                    f"expected no --{name}"
+                    f"expected no --{name.replace('_', '-')}"
                 )
         data = data_sets.load(self.recipe)
         if len(data.validation) < 50:
@@ -136,7 +140,7 @@ class Tune:
             return 1
         chosen, why = verdict(standings, images * self.seeds)
         console.print(f"\n{why}\n", highlight=False)
-        words = line(chosen.recipe, data.shape)
+        words = line(chosen.recipe, data.shape, experiments.task(chosen.recipe, data).steps())
         console.print(words, style="bold", highlight=False, markup=False, soft_wrap=True)
         return 0
 
@@ -189,8 +193,8 @@ def distinct(
 ) -> tuple[list[ClassificationRecipe], list[str]]:
     """Recipes whose networks differ, and lines that say which others are the same as one of them.
 
-    Two normalizers are the same if they act alike in every layer of this network at this batch
-    size, such as BGN with a group per channel and BN.
+    Two normalizers are the same if they have the same partners and act alike in every layer of this
+    network at this batch size, such as BGN with a group per channel and BN.
     """
     kept: dict[Any, ClassificationRecipe] = {}
     merged: dict[str, None] = {}
@@ -203,7 +207,8 @@ def distinct(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 rows = task.description()
-            layers[like] = tuple((row["layer"], row["acts_as"], row["G"]) for row in rows)
+            alike = tuple((row["layer"], row["acts_as"], row["G"]) for row in rows)
+            layers[like] = alike, partners.of(like)
         key = recipe.lr, layers[like]
         same = kept.setdefault(key, recipe)
         if same is not recipe:
@@ -222,9 +227,9 @@ def _standing(
 
 
 def survivors(standings: list[Standing]) -> list[Standing]:
-    """The best third, and the best of BN."""
+    """The best third, and the best of BN without partners."""
     kept = standings[: -(-len(standings) // 3)]
-    bn = next((s for s in standings if s.recipe.norm == "bn"), None)
+    bn = next((s for s in standings if partners.name(s.recipe) == "bn"), None)
     return kept if bn is None or bn in kept else [*kept, bn]
 
 
@@ -249,7 +254,7 @@ def _table(title: str, standings: list[Standing], images: int) -> Table:
 def verdict(standings: list[Standing], images: int) -> tuple[Standing, str]:
     """The candidate to use, and why: BN, unless another is ahead of it by more than chance."""
     best = standings[0]
-    bn = next(s for s in standings if s.recipe.norm == "bn")
+    bn = next(s for s in standings if partners.name(s.recipe) == "bn")
     name = norms.label(best.recipe)
     if best is bn:
         return bn, "Keep BN: it is the best here."
@@ -263,10 +268,16 @@ def verdict(standings: list[Standing], images: int) -> tuple[Standing, str]:
     return bn, f"Keep BN: {ahead}, within {chance}."
 
 
-def line(recipe: ClassificationRecipe, shape: tuple[int, ...]) -> str:
-    """Line of code to paste."""
+def line(recipe: ClassificationRecipe, shape: tuple[int, ...], steps: int) -> str:
+    """Line of code to paste, for a model with any normalizers and a training of so many steps."""
     rate = f"  # lr={recipe.rate:.3g} at {recipe.batch_size} images"
-    own = ", standardize=True" if recipe.standardize else ""
+    own = ""
+    if recipe.renorm:
+        r = norms.renorm(recipe, steps)
+        own += f", renorm=bgn.Renorm({r.r_max:g}, {r.d_max:g}, warmup={r.warmup})"
+    own += ", standardize=True" if recipe.standardize else ""
+    if recipe.norm == "bn" and recipe.renorm:
+        return f"model = bgn.convert(model, num_groups=lambda norm: norm.num_features{own}){rate}"
     if recipe.norm == "bn":
         return f"{'model = bgn.standardize(model)' if own else 'torch.nn.BatchNorm2d'}{rate}"
     if recipe.norm != "bgn":

@@ -30,8 +30,9 @@ WEIGHTS, RECIPE = (
 )  # what bgn_lab.training, which builds on this, writes for a run
 SUFFIXES = (".safetensors", ".pth", ".pt")
 ACCEPTED = "expected a .safetensors, .pth or .pt file, or the folder of a finished run of bgn run classification"
-MEAN, COUNTER = ".running_mean", ".num_batches_tracked"
-STATISTICS = (MEAN, ".running_var")
+VAR, COUNTER = ".running_var", ".num_batches_tracked"
+STATISTICS = (".running_mean", VAR)
+STEPS = ".renorm_steps"  # of a warmup, which trained statistics need none of
 
 
 def load(path: Path, build: Callable[[Norm], nn.Module], recipe: Recipe, head: str) -> nn.Module:
@@ -43,26 +44,29 @@ def load(path: Path, build: Callable[[Norm], nn.Module], recipe: Recipe, head: s
         build: makes the network of a constructor of normalisers.
         recipe: says which normaliser. BGN takes, in each layer, the number of groups nearest to the recipe's to which BN
             converts exactly. With ``instances`` it stays as good as BN until
-            :func:`bgn_lab.norms.resolve_groups`.
+            :func:`bgn_lab.norms.resolve_groups`. Batch renormalization begins later, with
+            :func:`bgn_lab.norms.with_partners`.
         head: how the keys of the last layer begin, such as "fc." or "classifier."; all other weights must fit exactly.
     """
     file = _file(path)
-    weights = _read(file)
+    weights = {name: t for name, t in _read(file).items() if not name.endswith(STEPS)}
     norm = _norm(file, weights, recipe)
     bn = partial(nn.BatchNorm2d, eps=recipe.norm_eps, momentum=recipe.norm_momentum)
     model = build(bn if norm == "bn" else norms.constructor(recipe))
     if recipe.instances is not None and norm == "bgn":
         _take_groups(model, weights)
     _fill(model, weights, norm, head, file)
-    if norm == recipe.norm:
+    target = "bgn" if recipe.norm == "bn" and recipe.renorm else recipe.norm
+    if norm == target:
         return model
+    options: dict[str, Any] = {"center": recipe.center} if target == "bgn" else {}
     return bgn.convert(
-        model, recipe.norm, num_groups=lambda layer: _groups(recipe, layer.num_features)
+        model, target, num_groups=lambda layer: _groups(recipe, layer.num_features), **options
     )
 
 
 def _groups(recipe: Recipe, C: int) -> int:
-    """Of BGN or GBGN in the place of a BN."""
+    """Of BGN or GBGN in the place of a BN; BN with a partner of BGN is BGN, too."""
     if recipe.instances is not None:
         return C  # all statistics are kept until the feature maps are known, which decide on how many to merge
     layer: Any = norms.constructor(recipe)(C)
@@ -130,12 +134,14 @@ def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe) -> str:
             f"{file} has weights for norm={norm!r}, says the {RECIPE} beside it; expected norm={recipe.norm!r}, as in the recipe,"
             f" or 'bn' for {', '.join(BATCH_WIDE)}"
         )
-    theirs = run.get("standardize", False)
-    if run and theirs != recipe.standardize:
-        raise ValueError(
-            f"{file} has weights for standardize={theirs}, says the {RECIPE} beside it; the recipe has"
-            f" standardize={recipe.standardize}"
-        )
+    options = {"standardize": False} | ({} if norm == "bn" else {"center": "group"})
+    for option, default in options.items():
+        theirs, ours = run.get(option, default), getattr(recipe, option)
+        if run and theirs != ours:
+            raise ValueError(
+                f"{file} has weights for {option}={theirs}, says the {RECIPE} beside it; the recipe"
+                f" has {option}={ours}"
+            )
     # groups of GN leave no trace in the weights, those of the others in the sizes of their statistics
     theirs, ours = run.get("groups"), recipe.groups or recipe.usual_groups
     if (
@@ -162,9 +168,9 @@ def _run(file: Path) -> dict[str, Any]:
 
 def _per_channel(weights: dict[str, Tensor]) -> bool:
     """Whether there are running statistics, in every layer as many as weights."""
-    layers = [key[: -len(MEAN)] for key in weights if key.endswith(MEAN)]
+    layers = [key[: -len(VAR)] for key in weights if key.endswith(VAR)]
     sizes = [
-        (weights[layer + MEAN].shape, weights[f"{layer}.weight"].shape)
+        (weights[layer + VAR].shape, weights[f"{layer}.weight"].shape)
         for layer in layers
         if f"{layer}.weight" in weights
     ]
@@ -178,14 +184,14 @@ def _per_channel(weights: dict[str, Tensor]) -> bool:
 def _take_groups(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Give BGN layers the numbers of groups of the file, which the feature maps of its run decided on."""
     for name, layer in normalizers(model).items():
-        mean = weights.get(name + MEAN)
+        var = weights.get(name + VAR)
         if (
             isinstance(layer, bgn.BatchGroupNorm2d)
-            and mean is not None
-            and mean.dim() == 1
-            and len(mean)
+            and var is not None
+            and var.dim() == 1
+            and len(var)
         ):
-            layer.resolve_groups(len(mean))
+            layer.resolve_groups(len(var))
 
 
 def _fill(model: nn.Module, weights: dict[str, Tensor], norm: str, head: str, file: Path) -> None:

@@ -61,7 +61,13 @@ def own_grid(
         if not values:
             raise ValueError(f"{name} is empty; expected at least one")
     for norm in norms:
-        checks.one_of("norms", norm, NAMES)
+        name, _, partner = norm.partition("+")
+        if partner:
+            raise ValueError(
+                f"norms={norm!r} has the partner {partner!r}, whose time is not known here;"
+                f" expected {name!r} alone"
+            )
+        checks.one_of("norms", name, NAMES)
     for size in batch_sizes:
         checks.positive_int("batch_sizes", size)
     for word in groups:

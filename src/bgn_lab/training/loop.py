@@ -172,7 +172,7 @@ def train(
     K = recipe.accumulate * passes  # batches for one step
     total = torch.tensor(before.total, device=recipe.device)
     right, images = torch.tensor(before.right, device=recipe.device), before.images
-    first_worker = FirstWorker(network, passes)
+    first_worker = FirstWorker(network, passes, workers)
 
     def score() -> Score:
         return Score(float(total), int(right), images)
@@ -182,6 +182,7 @@ def train(
             last = (number + 1) % K == 0
             if before_step is not None and number % K == 0:
                 before_step(batch)
+            first_worker.before(number)
             with workers.no_sync(network, not last):
                 with context():
                     loss, logits, y = learn(network, batch)

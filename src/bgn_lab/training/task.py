@@ -58,7 +58,7 @@ class Task:
         """The network with its first weights."""
         torch.manual_seed(self.recipe.seed)
         model = norms.resolve_groups(self.network(), self.recipe, self.data.shape)
-        return norms.with_partners(model, self.recipe)
+        return norms.with_partners(model, self.recipe, self.steps())
 
     def build(self) -> nn.Module:
         """The same as the recipe wants it trained."""
@@ -113,6 +113,11 @@ class Task:
     def images(self) -> int:
         """That an epoch of training sees, as planned."""
         return len(self.data.train)
+
+    def steps(self) -> int:
+        """Optimizer steps of the whole run, if all epochs are as planned."""
+        recipe = self.recipe
+        return self.images() // recipe.batch_size // recipe.batches * recipe.epochs
 
     def batches(self, epoch: int, numbers: Sequence[int]) -> Iterator[Batch]:
         """Those of an epoch that are wanted, as bytes."""

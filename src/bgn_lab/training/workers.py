@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from bgn_lab.recipe import Recipe, WorkerOptions
 
 T = TypeVar("T")
-# DistributedDataParallel's argument for sending buffers at every forward: training does not read
-# them. Older versions of torch know the second name only.
+# DistributedDataParallel's argument for sending buffers at every forward: training reads none but
+# those that FirstWorker sends. Older versions of torch know the second name only.
 _BUFFERS = next(
     name
     for name in ("forward_sync_buffers", "broadcast_buffers")
@@ -105,6 +105,19 @@ class Workers:
         if self.processes > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, src=0)
+
+    def broadcast_running(self, buffers: list[Tensor]) -> None:
+        """The same for some buffers at every step: those of floats, in one message.
+
+        Counters are the same in all processes.
+        """
+        floats = [buffer for buffer in buffers if buffer.is_floating_point()]
+        if self.processes == 1 or not floats:
+            return
+        sent = torch.cat(floats)
+        dist.broadcast(sent, src=0)
+        for buffer, value in zip(floats, torch.split(sent, [len(b) for b in floats]), strict=True):
+            buffer.copy_(value)
 
     def delayed_max(self, *values: int) -> list[int]:
         """The greatest of all processes' values at the previous call, zeros at the first one.
@@ -261,16 +274,43 @@ def statistics_in_blocks(model: nn.Module, blocks: int) -> Iterator[None]:
 
 
 class FirstWorker:
-    """Keeps the running statistics those of the first of several passes for one step."""
+    """Keeps the running statistics those of the first of several passes for one step.
 
-    def __init__(self, model: nn.Module, passes: int) -> None:
+    Batch renormalization reads them in training: every pass is corrected towards those from before
+    the step, on all processes.
+    """
+
+    def __init__(self, model: nn.Module, passes: int, workers: Workers | None = None) -> None:
         self.buffers, self.passes = list(model.buffers()) if passes > 1 else [], passes
+        self.workers = workers or Workers()
+        self.read = [
+            buffer
+            for layer in model.modules()
+            if getattr(layer, "renorm", None) is not None
+            for buffer in layer.buffers()
+        ]
         self.kept: list[Tensor] = []
+        self.begun: list[Tensor] = []
+
+    def before(self, number: int) -> None:
+        """To be called before each pass."""
+        if not self.read:
+            return
+        if number % self.passes == 0:
+            self.workers.broadcast_running(self.read)
+            if self.passes > 1:
+                self.begun = [buffer.clone() for buffer in self.read]
+        else:
+            _copy(self.begun, self.read)
 
     def after(self, number: int) -> None:
         """To be called after each pass."""
         if number % self.passes == 0:
             self.kept = [buffer.clone() for buffer in self.buffers]
         elif (number + 1) % self.passes == 0:
-            for buffer, kept in zip(self.buffers, self.kept, strict=True):
-                buffer.copy_(kept)
+            _copy(self.kept, self.buffers)
+
+
+def _copy(values: list[Tensor], buffers: list[Tensor]) -> None:
+    for buffer, value in zip(buffers, values, strict=True):
+        buffer.copy_(value)
