@@ -239,9 +239,12 @@ def test_bad_input(
 
 def test_folders_of_something_else_are_refused(tmp_path: Path) -> None:
     (tmp_path / RECIPE).write_text("{}")
-    with pytest.raises(ValueError, match="holds one run; choose another --out"):
+    with pytest.raises(ValueError, match="holds one run: --searches 1 resumes it; or choose"):
         choices.claim(tmp_path, DARTS, "code")
-    (tmp_path / RECIPE).unlink()
+    (tmp_path / RECIPE).rename(tmp_path / GENOTYPE)
+    with pytest.raises(ValueError, match="is not empty and holds no searches"):
+        choices.claim(tmp_path, DARTS, "code")
+    (tmp_path / GENOTYPE).unlink()
     choices.claim(tmp_path, DARTS, "code")
     choices.claim(tmp_path, DARTS, "code")
     with pytest.raises(ValueError, match="images='code' there, 'other' here"):
@@ -254,8 +257,8 @@ def test_folders_of_something_else_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Really side by side, in processes."""
-    words = "run darts-search --preset laptop --searches 2 --short-epochs 1 --limit 300 --epochs 1"
+    words = "run manas-search --preset laptop --searches 2 --short-epochs 1 --limit 200 --epochs 1"
     command = [*words.split(), "--cells", "3", "--jobs", "2", "--out", str(tmp_path)]
     assert cli.main(command) in (0, 1)  # of so few steps some may end near chance
-    assert "on 150 validation images" in capsys.readouterr().out
+    assert "on 100 validation images" in capsys.readouterr().out
     assert len(list(tmp_path.glob(f"{searches.RUNS}/*/{RESULT}"))) == 4

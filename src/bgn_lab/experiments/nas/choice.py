@@ -111,9 +111,13 @@ def claim(folder: Path, first: SearchRecipe, data: str) -> None:
         data: fingerprint of its images.
     """
     if (folder / RECIPE).exists():
-        raise ValueError(f"{folder} holds one run; choose another --out for several searches")
+        raise ValueError(
+            f"{folder} holds one run: --searches 1 resumes it; or choose another --out"
+        )
     path = folder / CHOICE
     if not path.exists():
+        if any(not files.is_draft(other, CHOICE) for other in folder.iterdir()):
+            raise ValueError(f"{folder} is not empty and holds no searches; choose another --out")
         files.write_json(path, {"first": first.to_json(), "data": data})
         return
     try:
