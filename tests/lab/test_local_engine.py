@@ -21,6 +21,8 @@ from bgn_lab.training.record import ABOUT, METRICS, RESULT
 OPTIONS = ["--width", "4", "--stride", "2", "--limit", "600", "--jobs", "2"]
 COMPARE = ["compare", *OPTIONS, "--norms", "bn", "gn", "--batch-sizes", "2", "--epochs", "900"]
 TUNE = ["tune", *OPTIONS, "--batch-size", "2", "--epochs", "900", "--seeds", "1"]
+SEARCHES = ["run", "manas-search", "--preset", "laptop", "--searches", "2", "--limit", "200"]
+SEARCHES += ["--cells", "3", "--epochs", "900", "--jobs", "2"]
 
 
 def start(words: list[str]) -> subprocess.Popen[str]:
@@ -57,6 +59,7 @@ def end(child: subprocess.Popen[str]) -> None:
         pytest.param(COMPARE, signal.SIGHUP, True, REQUEUE, marks=pytest.mark.slow),
         pytest.param(COMPARE, signal.SIGINT, True, INTERRUPTED, marks=pytest.mark.slow),
         pytest.param(TUNE, signal.SIGINT, False, INTERRUPTED, marks=pytest.mark.slow),
+        pytest.param(SEARCHES, signal.SIGTERM, True, REQUEUE, marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_stops_runs_within_the_epoch(

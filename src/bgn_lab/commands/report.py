@@ -34,12 +34,13 @@ class Report:
         if not found:
             listed = "\n".join(map(str, damaged))
             raise ValueError(f"no run can be read; expected at least one\n{listed}")
-        runs = [run for run in found if not isinstance(run.recipe, SearchRecipe)]
-        searches = len(found) - len(runs)
+        others = [run for run in found if not isinstance(run.recipe, SearchRecipe)]
+        runs = [run for run in others if run.recipe.test]
+        searches, untested = len(found) - len(others), len(others) - len(runs)
         if not runs:
             raise ValueError(
-                f"there are {searches} searches and nothing else; expected trainings of what they"
-                " found (bgn run nas-train)"
+                f"there are {searches} searches, {untested} short trainings and nothing else;"
+                " expected trainings of what searches found (bgn run nas-train)"
             )
         comparisons = write(runs, self.out, damaged)
         for comparison in comparisons:
@@ -51,6 +52,11 @@ class Report:
             console.print(
                 "left out because they are searches, whose accuracies are not of test images: "
                 f"{searches} of {len(found)} runs"
+            )
+        if untested:
+            console.print(
+                "left out because they did not evaluate test images: "
+                f"{untested} of {len(found)} runs"
             )
         shown = {run.folder for comparison in comparisons for run in comparison.runs}
         if repeated := len(runs) - len(shown):

@@ -16,7 +16,8 @@ from rich.text import Text
 from bgn import checks
 from bgn_lab import experiments, norms
 from bgn_lab.commands import options
-from bgn_lab.experiments.experiment import Experiment
+from bgn_lab.commands.searches import Searches
+from bgn_lab.experiments.experiment import Choice, Experiment
 from bgn_lab.recipe import Recipe
 from bgn_lab.system import signals
 from bgn_lab.system.launch import launch
@@ -95,8 +96,8 @@ class Run:
         return 0
 
 
-def parse(name: str, words: list[str], description: str) -> Run:
-    """The run that the words after ``bgn run NAME`` describe.
+def parse(name: str, words: list[str], description: str) -> Run | Searches:
+    """The run, or the searches, that the words after ``bgn run NAME`` describe.
 
     Args:
         name: of the experiment.
@@ -115,7 +116,9 @@ def parse(name: str, words: list[str], description: str) -> Run:
             ("processes", Annotated[int, tyro.conf.arg(help=PROCESSES)], field(default=1)),
             ("restarts", Annotated[int, tyro.conf.arg(help=RESTARTS)], field(default=3)),
         ]
-    kind = make_dataclass("Options", [*own, *options.groups(default)], frozen=True)
+    choice = experiment.choices.get(preset or "")
+    several = [] if choice is None else _several(choice)
+    kind = make_dataclass("Options", [*own, *several, *options.groups(default)], frozen=True)
     parsed: Any = tyro.cli(
         kind,
         prog=f"bgn run {name}",
@@ -124,12 +127,35 @@ def parse(name: str, words: list[str], description: str) -> Run:
         config=(*options.STYLE, tyro.conf.OmitArgPrefixes),
     )
     recipe = experiment.recipe(**options.values(parsed))
+    if choice is not None:
+        checks.positive_int("searches", parsed.searches)
+        checks.positive_int("short_epochs", parsed.short_epochs)
+        if parsed.searches > 1:
+            choice = Choice(parsed.searches, choice.training, parsed.short_epochs)
+            return Searches(experiment, recipe, choice, preset, parsed.jobs, parsed.out)
     return Run(experiment, recipe, **{option: getattr(parsed, option) for option, _, _ in own})
 
 
 OUT = "folder of the run; by default runs/ and a name made from the options"
 PROCESSES = "processes on this machine, which share the workers; for several machines see torchrun"
+SEARCHES = (
+    "searches with seeds --seed, --seed + 1, ...; of several, what each found is trained for a short"
+    " time from scratch, and the best on validation images is kept: genotype.json and choice.json"
+    " in --out"
+)
+SHORT = "with several --searches: epochs of each short training"
+JOBS = "with several --searches: runs side by side; by default one per core, one on a GPU"
 RESTARTS = "how often all processes begin again from the last checkpoint after one of them died"
+
+
+def _several(choice: Choice) -> list[tuple[str, Any, Any]]:
+    """Options of several searches."""
+    count, short = tyro.conf.arg(help=SEARCHES), tyro.conf.arg(help=SHORT)
+    return [
+        ("searches", Annotated[int, count], field(default=choice.searches)),
+        ("short_epochs", Annotated[int, short], field(default=choice.epochs)),
+        ("jobs", Annotated[int | None, _arg(JOBS)], field(default=None)),
+    ]
 
 
 def _arg(help: str) -> Any:

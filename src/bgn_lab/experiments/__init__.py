@@ -73,6 +73,7 @@ REGISTRY = {
         "architecture search by gradients",
         (
             "bgn run darts-search --preset laptop --norm bgn --out runs/darts",
+            "bgn run darts-search --preset laptop --norm bgn --searches 4 --out runs/best",
             "bgn run darts-search --preset paper --norm bgn --order second",
         ),
     ),

@@ -28,6 +28,17 @@ class Preset:
     them to their defaults."""
 
 
+@dataclass(frozen=True)
+class Choice:
+    """How many searches are run by default, and how the best one of several is chosen."""
+
+    searches: int
+    training: str
+    """Preset of nas-train that trains what is chosen; empty for the defaults of nas-train."""
+    epochs: int
+    """Of the short training that judges what each search found."""
+
+
 def _nothing(recipe: Any) -> str:  # noqa: ARG001
     return ""
 
@@ -67,6 +78,8 @@ class Experiment:
     columns: Callable[[str, tuple[str, ...]], Columns] = _one_column
     """Values of the fields that make the columns of a comparison beside the batch size, from the
     name of the data and the tasks that are wanted."""
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    """Of searches: how the best one is chosen, by preset; an empty name stands for no preset."""
     comparable: bool = True
     """Whether `bgn compare` runs it; searches are compared by what they find."""
 

@@ -221,6 +221,13 @@ class NasTrainRecipe(
                 )
 
     @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Validation accuracy of a short training, which does not evaluate test images."""
+        if self.test:
+            return super().measures
+        return (Measure("validation_accuracy", "validation accuracy"),)
+
+    @property
     def usual_groups(self) -> int | None:
         """G of the paper; lists of cells are what MANAS finds."""
         name = "manas" if genotype.find(self.genotype).cells else "darts"
