@@ -21,6 +21,7 @@ from bgn_lab.recipe import Recipe
 from bgn_lab.system import signals
 from bgn_lab.system.launch import launch
 from bgn_lab.training import workers
+from bgn_lab.training.result import Result
 from bgn_lab.training.run import Watcher, run
 from bgn_lab.training.task import Task
 
@@ -87,10 +88,10 @@ class Run:
         title = f"{norms.label(recipe)}, batch {recipe.batch_size}{_workers(own)}: {folder}"
         console.print(title, highlight=False, markup=False, soft_wrap=True)
         result = _train(console, task, folder, own)
-        if result["reason"]:
-            found = Text.assemble((result["status"], "red"), f": {result['reason']}")
+        if result.reason:
+            found = Text.assemble((result.status, "red"), f": {result.reason}")
         else:
-            found = Text(f"{task.result_line(result)}, {result['seconds']:.0f} s")
+            found = Text(f"{task.result_line(result)}, {result.seconds:.0f} s")
         console.print(found, soft_wrap=True)
         return 0
 
@@ -145,7 +146,7 @@ def _presets(experiment: Experiment) -> str:
     return f"other defaults: {', '.join(found)}"
 
 
-def _train(console: Console, task: Task, folder: Path, own: workers.Workers) -> dict[str, Any]:
+def _train(console: Console, task: Task, folder: Path, own: workers.Workers) -> Result:
     """The result, with a bar meanwhile."""
     columns = (
         TextColumn("epoch {task.fields[epoch]}"),

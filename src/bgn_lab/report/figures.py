@@ -21,7 +21,7 @@ from bgn_lab.recipe import TRAINING, Measure
 from bgn_lab.report.cells import Cell
 from bgn_lab.report.grid import Comparison, named
 from bgn_lab.system import files
-from bgn_lab.training.run import NOT_CONVERGED
+from bgn_lab.training.result import NOT_CONVERGED
 
 # one color per normalizer (Okabe and Ito's, which color-blind readers can distinguish)
 STYLES = {

@@ -21,6 +21,7 @@ from bgn_lab.data.sources import Data
 from bgn_lab.recipe import Recipe
 from bgn_lab.system import cores, files
 from bgn_lab.training import workers
+from bgn_lab.training.result import Result
 
 RECIPE, ABOUT, METRICS, RESULT = "recipe.json", "about.json", "metrics.jsonl", "result.json"
 DATA = "data.json"  # fingerprints of the data that a run began with
@@ -97,10 +98,16 @@ class Record:
         first = {} if sessions else session  # what is known, choices among it, stays
         files.write_json(path, {**known, **first, "sessions": [*sessions, session]})
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Result | None:
         """Result of the run, if it is finished."""
         path = self.folder / RESULT
-        return _json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        values = _json(path)
+        try:
+            return Result.from_json(values)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error})") from None
 
     def choose(self, name: str, choice: Callable[[], bool]) -> bool:
         """A choice that depends on the machine: made once, and kept when the run is resumed."""
@@ -131,9 +138,9 @@ class Record:
         # than epochs in the checkpoint
         files.append(self.folder / METRICS, json.dumps(metrics, allow_nan=False) + "\n")
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def finish(self, result: Result) -> None:
         """Write the result; a run with one is finished."""
-        files.write_json(self.folder / RESULT, result)
+        files.write_json(self.folder / RESULT, result.to_json())
 
 
 def _json(path: Path) -> dict[str, Any]:

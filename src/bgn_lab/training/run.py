@@ -11,7 +11,7 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, replace
 from itertools import islice
@@ -29,10 +29,10 @@ from bgn_lab.training import checkpoint, loop
 from bgn_lab.training import record as records
 from bgn_lab.training.loop import Score
 from bgn_lab.training.record import Record
+from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Layer, Result
 from bgn_lab.training.task import Task, View
 from bgn_lab.training.workers import Workers, workers_per_pass
 
-FINISHED, NOT_CONVERGED = "finished", "did not converge"
 WEIGHTS = "model.safetensors"
 
 
@@ -47,7 +47,7 @@ class Watcher:
 
 def run(
     task: Task, folder: Path, watcher: Watcher | None = None, workers: Workers | None = None
-) -> dict[str, Any]:
+) -> Result:
     """Train in a folder of its own, or resume there; the result, at once if there is one already.
 
     With several processes all call this; the first one alone reads and writes the folder.
@@ -123,7 +123,7 @@ class _Training:
             self.scaler.load_state_dict(progress.scaler)
         return progress
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Result:
         """Train for the remaining epochs; the result."""
         recipe = self.recipe
         # a damaged image shall not turn up after days; those for training do in the first epoch
@@ -143,15 +143,16 @@ class _Training:
             self.watcher.epoch(metrics)
         if board is not None:
             board.close()
-        result = _result(self.task, self.model, self.history, self.progress.seconds)
-        result["normalisers"] = self.normalizers
+        result = _result(
+            self.task, self.model, self.history, self.progress.seconds, self.normalizers
+        )
         if self.record is None:
             return result
         known = self.record.result()  # then only the pictures are missing
         if known is None:
             weights = save(checkpoint.separate(self.model.state_dict()))
             files.write(self.folder / WEIGHTS, weights)
-            known = {**result, "weights_sha256": hashlib.sha256(weights).hexdigest()}
+            known = replace(result, weights_sha256=hashlib.sha256(weights).hexdigest())
             self.record.finish(known)
         self._illustrate()
         return known
@@ -315,17 +316,22 @@ def _trouble(history: list[dict[str, Any]]) -> str:
 
 
 def _result(
-    task: Task, model: nn.Module, history: list[dict[str, Any]], seconds: float
-) -> dict[str, Any]:
+    task: Task,
+    model: nn.Module,
+    history: list[dict[str, Any]],
+    seconds: float,
+    normalizers: Iterable[Layer] = (),
+) -> Result:
     found, trouble = task.summary(history), _trouble(history) or task.failure(history)
-    return {
-        "status": NOT_CONVERGED if trouble else FINISHED,
-        "reason": trouble,
-        **found,
-        "epochs": len(history),
-        "seconds": seconds,
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
+    return Result(
+        **vars(found),
+        status=NOT_CONVERGED if trouble else FINISHED,
+        reason=trouble,
+        epochs=len(history),
+        seconds=seconds,
+        parameters=sum(p.numel() for p in model.parameters()),
+        layers=tuple(normalizers),
+    )
 
 
 def _board(folder: Path) -> Any:

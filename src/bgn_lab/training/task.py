@@ -25,6 +25,7 @@ from bgn_lab.data.sources import Batch, Data, Source, chance
 from bgn_lab.recipe import MomentumOptions, Recipe, ScheduleOptions, SGDOptions
 from bgn_lab.training import loop, schedule
 from bgn_lab.training.loop import Learned, Score
+from bgn_lab.training.result import Images, Layer, Result, Summary
 
 View = Callable[[nn.Module, Batch], Batch]  # of a prepared batch, by the network as it stands
 Scoring = Callable[
@@ -67,21 +68,12 @@ class Task:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model.to(recipe.device)
 
-    def description(self) -> list[dict[str, Any]]:
-        """What each normaliser amounts to in this network: :func:`bgn.describe`, as plain values."""
+    def description(self) -> list[Layer]:
+        """What each normaliser amounts to in this network: :func:`bgn.describe`."""
         if ":" in self.recipe.norm:  # a class that the library does not know
             return []
         found = bgn.describe(self.initial_network(), self.data.shape, self.recipe.batch_size)
-        return [
-            {
-                "layer": r.layer,
-                "shape": list(r.shape),
-                "G": r.G,
-                "instances": r.instances,
-                "acts_as": r.acts_as,
-            }
-            for r in found
-        ]
+        return [Layer(r.layer, tuple(r.shape), r.G, r.instances, r.acts_as) for r in found]
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """For all parameters."""
@@ -206,39 +198,35 @@ class Task:
             f" and, by luck, {self.floor():.2%}"
         )
 
-    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """Accuracies of a finished run.
-
-        ``floor`` is what the accuracy on the ``judged`` images must exceed to count as converged.
-        """
+    def summary(self, history: list[dict[str, Any]]) -> Summary:
+        """Accuracies of a finished run."""
         tests = [m for m in history if "test_accuracy" in m]
         images = tests[-1]["test_images"] if tests else len(self.data.test)
-        parts = {part: len(getattr(self.data, part)) for part in ("train", "validation")}
-        return {
-            "test_accuracy": median(tests, "test_accuracy"),
-            **_shard(tests),
-            "train_accuracy": history[-1].get("train_accuracy"),
-            "validation_accuracy": history[-1].get("validation_accuracy"),
-            "chance": self.data.chance,
-            "judged": self.judged,
-            "floor": self.floor(),
-            "classes": len(self.data.classes),
-            "images": {**parts, "test": images},
-            "image": list(self.data.shape),
-        }
+        sharded = bool(tests) and "shard_images" in tests[-1]
+        return Summary(
+            test_accuracy=median(tests, "test_accuracy"),
+            shard_accuracy=median(tests, "shard_accuracy") if sharded else None,
+            shard_images=tests[-1]["shard_images"] if sharded else None,
+            train_accuracy=history[-1].get("train_accuracy"),
+            validation_accuracy=history[-1].get("validation_accuracy"),
+            chance=self.data.chance,
+            judged=self.judged,
+            floor=self.floor(),
+            classes=len(self.data.classes),
+            images=Images(len(self.data.train), len(self.data.validation), images),
+            image=tuple(self.data.shape),
+        )
 
     def illustrate(self, model: nn.Module, folder: Path) -> None:
         """Draw what is worth a look, into the folder of a run that is over."""
 
-    def result_line(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: Result) -> str:
         """One line on a run that converged."""
-        if result["test_accuracy"] is None:
-            return f"{self.judged} accuracy {result[f'{self.judged}_accuracy']:.2%}"
-        said = f"test accuracy {result['test_accuracy']:.2%} on {result['images']['test']} images"
-        if "shard_images" in result:
-            said += (
-                f" ({result['shard_accuracy']:.2%} on the first worker's {result['shard_images']})"
-            )
+        if result.test_accuracy is None:
+            return f"{self.judged} accuracy {result.measure(f'{self.judged}_accuracy'):.2%}"
+        said = f"test accuracy {result.test_accuracy:.2%} on {result.images.test} images"
+        if result.shard_images is not None:
+            said += f" ({result.shard_accuracy:.2%} on the first worker's {result.shard_images})"
         return said
 
     def check(self) -> None:
@@ -293,13 +281,3 @@ def median(epochs: list[dict[str, Any]], name: str) -> float | None:
     """Of a metric over some epochs; None of none."""
     values = [m[name] for m in epochs if name in m]
     return statistics.median(values) if values else None
-
-
-def _shard(tests: list[dict[str, Any]]) -> dict[str, Any]:
-    """The accuracy on the first worker's part of the test images, where there are several workers."""
-    if not tests or "shard_images" not in tests[-1]:
-        return {}
-    return {
-        "shard_accuracy": median(tests, "shard_accuracy"),
-        "shard_images": tests[-1]["shard_images"],
-    }

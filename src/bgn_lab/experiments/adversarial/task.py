@@ -18,6 +18,7 @@ from bgn_lab.data.sources import Batch, Data, mixed
 from bgn_lab.experiments.adversarial.pgd import PGD
 from bgn_lab.experiments.adversarial.recipe import AdversarialRecipe
 from bgn_lab.recipe import Recipe
+from bgn_lab.training.result import Result, Summary
 from bgn_lab.training.task import Scoring, Task, View, fused, median
 
 
@@ -98,12 +99,12 @@ class Adversarial(Task):
                 metrics |= {f"test_robust_{steps}": found.accuracy, "strong_images": found.images}
         return metrics
 
-    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+    def summary(self, history: list[dict[str, Any]]) -> Summary:
         """Accuracies of the last epochs; where there are validation images, also those of the epoch
         that was most robust on them."""
         last = history[-self.recipe.median_of :]
         held = [m for m in history if "validation_robust" in m and "test_robust" in m]
-        best: dict[str, Any] = {}
+        best: dict[str, float | None] = {}
         if held:
             chosen = max(held, key=lambda m: float(m["validation_robust"]))
             best = {
@@ -117,32 +118,28 @@ class Adversarial(Task):
             for name, value in last[-1].items()
             if name.startswith(("test_robust_", "strong_images"))
         }
-        return {
-            **super().summary(last),
-            "test_robust": median(last, "test_robust"),
-            **best,
-            **strong,
-        }
+        robust = {"test_robust": median(last, "test_robust")}
+        return replace(super().summary(last), measures=robust | best | strong)
 
-    def result_line(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: Result) -> str:
         """Robust and clean accuracy."""
-        if result["test_robust"] is None:
+        r, images, own = self.recipe, result.images.test, result.measures
+        if own["test_robust"] is None:
             return super().result_line(result)
-        r, images = self.recipe, result["images"]["test"]
         found = (
-            f"robust {result['test_robust']:.2%}, clean {result['test_accuracy']:.2%} on {images}"
+            f"robust {own['test_robust']:.2%}, clean {result.test_accuracy:.2%} on {images}"
             " images, last epoch"
         )
-        if "best_epoch" in result:
+        if "best_epoch" in own:
             found += (
-                f"; in epoch {result['best_epoch']}, best on validation images:"
-                f" {result['best_test_robust']:.2%}"
+                f"; in epoch {own['best_epoch']}, best on validation images:"
+                f" {own['best_test_robust']:.2%}"
             )
-        if "test_robust_same" not in result:
+        if "test_robust_same" not in own:
             return found
-        strong = [f"{steps} steps {result[f'test_robust_{steps}']:.2%}" for steps in r.strong_steps]
+        strong = [f"{steps} steps {own[f'test_robust_{steps}']:.2%}" for steps in r.strong_steps]
         return (
-            f"{found}; on {result['strong_images']} of them {result['test_robust_same']:.2%}, with"
+            f"{found}; on {own['strong_images']} of them {own['test_robust_same']:.2%}, with"
             f" {r.strong_restarts} random starts: {', '.join(strong)}"
         )
 

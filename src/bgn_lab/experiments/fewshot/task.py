@@ -26,6 +26,7 @@ from bgn_lab.experiments.fewshot.recipe import SHOTS, FewShotRecipe
 from bgn_lab.models.resnet12 import FewShotNetwork, ResNet12, imprint
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
+from bgn_lab.training.result import Result, Summary
 from bgn_lab.training.task import Scoring, Task
 
 PICTURE, SHOWN = "episode.png", 10  # queries of each class in the picture
@@ -84,41 +85,31 @@ class FewShot(Task):
                     metrics[f"episodes_{shots}"] = accuracies
         return metrics
 
-    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+    def summary(self, history: list[dict[str, Any]]) -> Summary:
         """Of the last epoch, and of the one that went best with the classes for choosing."""
-        last, data = history[-1], self.data
+        last = history[-1]
         best = max(
             (m for m in history if "choice_1" in m and "test_1" in m),
             key=lambda m: float(m["choice_1"]),
             default=last,
         )
         found = {f"test_{shots}": last.get(f"test_{shots}") for shots in SHOTS}
-        return {
-            "test_accuracy": found["test_1"],
-            **found,
-            **{f"best_test_{shots}": best.get(f"test_{shots}") for shots in SHOTS},
-            "best_epoch": best["epoch"],
-            "episodes": {f"test_{shots}": last.get(f"episodes_{shots}") for shots in SHOTS},
-            "validation_accuracy": last.get("validation_accuracy"),
-            "train_accuracy": last.get("train_accuracy"),
-            "chance": data.chance,
-            "judged": self.judged,
-            "floor": self.floor(),
-            "classes": len(data.classes),
-            "images": {
-                "train": len(data.train),
-                "validation": len(data.validation),
-                "test": len(data.test),
-            },
-            "image": list(data.shape),
-        }
+        chosen = {f"best_test_{shots}": best.get(f"test_{shots}") for shots in SHOTS}
+        return replace(
+            super().summary(history),
+            test_accuracy=found["test_1"],
+            episodes={f"test_{shots}": last.get(f"episodes_{shots}") for shots in SHOTS},
+            measures={**found, **chosen, "best_epoch": best["epoch"]},
+        )
 
-    def result_line(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: Result) -> str:
         """Means over episodes, with 95 % intervals."""
-        if result["test_1"] is None:
+        if result.measures["test_1"] is None:
             return super().result_line(result)
         r = self.recipe
-        found = [f"{shots}-shot {interval(result['episodes'][f'test_{shots}'])}" for shots in SHOTS]
+        found = [
+            f"{shots}-shot {interval(result.episodes[f'test_{shots}'] or ())}" for shots in SHOTS
+        ]
         how = ", transductive" if r.transductive else ""
         return f"{', '.join(found)} ({r.classes}-way{how}, {r.episodes} episodes, 95 % intervals)"
 
