@@ -8,6 +8,7 @@ from unittest import mock
 
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.training import record
+from bgn_lab.training.metrics import Metrics
 from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Result
 
 about = cache(record.about)
@@ -56,7 +57,7 @@ def make(folder: Path, accuracy: float | str, images: int = 1800, **settings: An
         metrics["train_accuracy"] = reached
         if not broken and recipe.validation:
             metrics |= {"validation_loss": 1.0, "validation_accuracy": reached}
-        run.add(metrics)
+        run.add(Metrics.from_json(metrics))
     if accuracy != UNFINISHED:
         run.finish(Result.from_json(result(recipe, accuracy, images, len(epochs))))
     return folder

@@ -18,6 +18,7 @@ from bgn_lab.report import text
 from bgn_lab.report.collect import Run
 from bgn_lab.report.comparison import compare
 from bgn_lab.system.signals import Interrupted
+from bgn_lab.training.metrics import Metrics
 from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Result
 from bgn_lab.training.run import Watcher, _result, run
 from tests.lab.interrupting import same_bits
@@ -141,8 +142,10 @@ class TestPlan:
     def test_what_learns_the_source_converged(self, source: float, status: str) -> None:
         """However little it knows of the target."""
         own, model = self.begun()
-        history = [{"epoch": 1, "train_accuracy": source, "test_accuracy": 0.1, "test_images": 200}]
-        found = _result(own, model, history, 1.0)
+        tested = {"test_accuracy": 0.1, "test_images": 200}
+        last = {"epoch": 1, "lr": 0.1, "seconds": 1.0, "images_per_second": 9.0, "train_loss": 1.0}
+        metrics = Metrics.from_json({**last, "train_accuracy": source, **tested})
+        found = _result(own, model, [metrics], 1.0)
         assert (found.status, found.test_accuracy) == (status, 0.1)
 
     def test_nothing_trusted_leaves_the_source(self) -> None:

@@ -17,6 +17,7 @@ from bgn_lab.data.sources import InMemory
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.training import loop
 from bgn_lab.training import run as running
+from bgn_lab.training.metrics import Metrics
 from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
 from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Images
 from bgn_lab.training.run import WEIGHTS
@@ -117,9 +118,9 @@ def test_test_images_do_not_decide_whether_a_run_converged(validation: float, pa
     task = experiments.task(replace(SMALL, limit=200, validation=validation))
     assert task.judged == part
     learned = {"epoch": 1, "train_accuracy": 0.1, "validation_accuracy": 0.1, "test_accuracy": 0.99}
-    assert "images right" in task.failure([learned])
+    assert "images right" in task.failure([Metrics.from_json(learned)])
     learned |= {f"{part}_accuracy": 0.99, "test_accuracy": 0.0}
-    assert task.failure([learned]) == ""
+    assert task.failure([Metrics.from_json(learned)]) == ""
 
 
 def test_without_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from bgn_lab.experiments.nas.darts import ALPHAS
 from bgn_lab.experiments.nas.genotype import EDGES, NONE, OPERATIONS, Edge, derive, find
 from bgn_lab.experiments.nas.recipe import DartsRecipe, NasTrainRecipe
 from bgn_lab.experiments.nas.search import GENOTYPE
+from bgn_lab.training.metrics import Metrics
 from bgn_lab.training.run import run
 from bgn_lab.training.task import floor
 from tests.lab.interrupting import same_bits
@@ -172,7 +173,7 @@ def test_groups() -> None:
 
 def test_guessing_is_judged_by_the_images_that_are_guessed() -> None:
     task: Any = small(TINY)
-    found = task.summary([{"validation_accuracy": 0.1, "genotype": None}])
+    found = task.summary([Metrics.from_json({"epoch": 1, "validation_accuracy": 0.1})])
     y = task.data.validation.y
     assert found.judged == "validation"
     assert found.floor == pytest.approx(floor(float(y.bincount().max()) / len(y), len(y)))

@@ -247,7 +247,7 @@ def test_half_a_line_of_a_killed_run_is_left_out(tmp_path: Path) -> None:
     folder = make(tmp_path, UNFINISHED, norm="bn")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 2, "lr"')
-    assert [metrics["epoch"] for metrics in read(folder).metrics] == [1]
+    assert [metrics.epoch for metrics in read(folder).metrics] == [1]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from bgn_lab.recipe import TRAINING, Recipe
 from bgn_lab.report import schema
 from bgn_lab.report.schema import Positive, Share
 from bgn_lab.system.printable import printable, printable_values, shorten
+from bgn_lab.training.metrics import NUMBERS, Metrics
 from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
 from bgn_lab.training.result import FINISHED, LAYERS, NOT_CONVERGED, Result
 
@@ -34,7 +35,7 @@ class Run:
     folder: Path
     recipe: Recipe
     about: dict[str, Any]
-    metrics: tuple[dict[str, Any], ...]
+    metrics: tuple[Metrics, ...]
     result: Result | None
     data: str | None = None
     """Fingerprint of its data; None if it has not begun."""
@@ -165,7 +166,7 @@ def _fingerprint(text: str) -> str:
     return shorten(str(found), FINGERPRINT)
 
 
-def _metrics(text: str, recipe: Recipe) -> Iterator[dict[str, Any]]:
+def _metrics(text: str, recipe: Recipe) -> Iterator[Metrics]:
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):  # a run that is killed may leave half a line
         lines.pop()
@@ -173,11 +174,13 @@ def _metrics(text: str, recipe: Recipe) -> Iterator[dict[str, Any]]:
         try:
             found: dict[str, Any] = printable_values(schema.parse(line))
             schema.check("epoch", found.get("epoch"), Positive)
+            for name in NUMBERS:
+                schema.check(name, found.get(name), float | None)
             for curve in (TRAINING, *recipe.curves):
                 schema.check(curve.key, found.get(curve.key), Share | None)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-        yield found
+        yield Metrics.from_json(found)
 
 
 def _result(text: str, recipe: Recipe) -> Result:

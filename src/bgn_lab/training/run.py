@@ -28,6 +28,7 @@ from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import checkpoint, loop
 from bgn_lab.training import record as records
 from bgn_lab.training.loop import Score
+from bgn_lab.training.metrics import Measured, Metrics
 from bgn_lab.training.record import Record
 from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Layer, Result
 from bgn_lab.training.task import Task, View
@@ -42,7 +43,7 @@ class Watcher:
 
     begin: Callable[[int, int], None] = lambda epochs, steps: None  # noqa: ARG005
     step: Callable[[int, int], None] = lambda epoch, step: None  # noqa: ARG005
-    epoch: Callable[[dict[str, Any]], None] = lambda metrics: None  # noqa: ARG005
+    epoch: Callable[[Metrics], None] = lambda metrics: None  # noqa: ARG005
 
 
 def run(
@@ -136,7 +137,7 @@ class _Training:
                 break
             metrics = self._epoch(epoch)
             if board is not None:
-                for name, value in metrics.items():
+                for name, value in metrics.to_json().items():
                     if isinstance(value, float):
                         board.add_scalar(name, value, epoch + 1)
                 board.flush()
@@ -185,7 +186,7 @@ class _Training:
         self.watcher.begin(self.recipe.epochs, self.steps)
         return not self.task.over()
 
-    def _epoch(self, epoch: int) -> dict[str, Any]:
+    def _epoch(self, epoch: int) -> Metrics:
         workers, begun = self.workers, self.progress
         begin = time.perf_counter() - begun.spent
         with signals.defer_signals():
@@ -200,18 +201,19 @@ class _Training:
                     )
                 )
         seconds = time.perf_counter() - begin
-        metrics = {
-            "epoch": epoch + 1, "lr": self.optimizer.param_groups[0]["lr"], "seconds": seconds,
-            "images_per_second": trained.images / seconds, "train_loss": trained.loss, "train_accuracy": trained.accuracy,
-        }  # fmt: skip
+        measured = Measured()
         if math.isfinite(trained.loss):
             workers.broadcast_buffers(self.model)
-            metrics |= self.task.measure(self.history, self.compiled, self._score)
-        # JSON knows finite numbers only
-        metrics = {
-            n: None if isinstance(v, float) and not math.isfinite(v) else v
-            for n, v in metrics.items()
-        }
+            measured = self.task.measure(self.history, self.compiled, self._score)
+        metrics = Metrics(
+            **vars(measured),
+            epoch=epoch + 1,
+            lr=self.optimizer.param_groups[0]["lr"],
+            seconds=seconds,
+            images_per_second=trained.images / seconds,
+            train_loss=trained.loss,
+            train_accuracy=trained.accuracy,
+        )
         with signals.defer_signals():
             self.history.append(metrics)
             if self.record is not None:
@@ -309,16 +311,16 @@ def _concatenated(batches: list[Batch]) -> Batch:
     return x, y
 
 
-def _trouble(history: list[dict[str, Any]]) -> str:
+def _trouble(history: list[Metrics]) -> str:
     """Why there is no use in going on: a loss of the last epoch that is not a finite number."""
-    lost = [name for name, value in history[-1].items() if value is None] if history else []
-    return f"{' and '.join(lost)} of epoch {history[-1]['epoch']} not finite" if lost else ""
+    lost = history[-1].not_finite if history else []
+    return f"{' and '.join(lost)} of epoch {history[-1].epoch} not finite" if lost else ""
 
 
 def _result(
     task: Task,
     model: nn.Module,
-    history: list[dict[str, Any]],
+    history: list[Metrics],
     seconds: float,
     normalizers: Iterable[Layer] = (),
 ) -> Result:

@@ -9,7 +9,8 @@ import importlib.util
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from bgn_lab.data.sources import Batch, Data, Source, chance
 from bgn_lab.recipe import MomentumOptions, Recipe, ScheduleOptions, SGDOptions
 from bgn_lab.training import loop, schedule
 from bgn_lab.training.loop import Learned, Score
+from bgn_lab.training.metrics import Measured, Metrics
 from bgn_lab.training.result import Images, Layer, Result, Summary
 
 View = Callable[[nn.Module, Batch], Batch]  # of a prepared batch, by the network as it stands
@@ -146,29 +148,25 @@ class Task:
 
     def measure(
         self,
-        history: list[dict[str, Any]],
+        history: list[Metrics],
         model: nn.Module,  # noqa: ARG002
         score: Scoring,
-    ) -> dict[str, Any]:
+    ) -> Measured:
         """Metrics after an epoch: on validation images always, on test images at the end."""
         metrics = self.validation(score)
         if self.recipe.test and len(history) >= self.recipe.epochs - self.recipe.median_of:
             tested, part = score(self.data.test, None)
-            metrics |= {
-                "test_loss": tested.loss,
-                "test_accuracy": tested.accuracy,
-                "test_images": tested.images,
-            }
+            metrics = metrics.with_test(tested)
             if part.images < tested.images:  # which is what the paper's figures seem to be
-                metrics |= {"shard_accuracy": part.accuracy, "shard_images": part.images}
+                metrics = replace(metrics, shard_accuracy=part.accuracy, shard_images=part.images)
         return metrics
 
-    def validation(self, score: Scoring) -> dict[str, Any]:
+    def validation(self, score: Scoring) -> Measured:
         """Loss and accuracy on the images that are held out, if there are any."""
         if not len(self.data.validation):
-            return {}
+            return Measured()
         held, _ = score(self.data.validation, None)
-        return {"validation_loss": held.loss, "validation_accuracy": held.accuracy}
+        return Measured(validation_loss=held.loss, validation_accuracy=held.accuracy)
 
     @property
     def judged(self) -> str:
@@ -187,9 +185,9 @@ class Task:
         """Accuracy on the judged images that a run must exceed to count as converged."""
         return floor(self.guessing(), len(getattr(self.data, self.judged)))
 
-    def failure(self, history: list[dict[str, Any]]) -> str:
+    def failure(self, history: list[Metrics]) -> str:
         """Why a run did not converge; empty if it did, or if there is nothing to judge by."""
-        accuracy = history[-1].get(f"{self.judged}_accuracy") if history else None
+        accuracy = history[-1].value(f"{self.judged}_accuracy") if history else None
         if accuracy is None or accuracy > self.floor():
             return ""
         images = {"validation": "validation", "train": "training"}[self.judged]
@@ -198,17 +196,17 @@ class Task:
             f" and, by luck, {self.floor():.2%}"
         )
 
-    def summary(self, history: list[dict[str, Any]]) -> Summary:
+    def summary(self, history: list[Metrics]) -> Summary:
         """Accuracies of a finished run."""
-        tests = [m for m in history if "test_accuracy" in m]
-        images = tests[-1]["test_images"] if tests else len(self.data.test)
-        sharded = bool(tests) and "shard_images" in tests[-1]
+        last = history[-1]
+        tested = next((m for m in reversed(history) if m.test_accuracy is not None), Measured())
+        images = len(self.data.test) if tested.test_images is None else tested.test_images
         return Summary(
-            test_accuracy=median(tests, "test_accuracy"),
-            shard_accuracy=median(tests, "shard_accuracy") if sharded else None,
-            shard_images=tests[-1]["shard_images"] if sharded else None,
-            train_accuracy=history[-1].get("train_accuracy"),
-            validation_accuracy=history[-1].get("validation_accuracy"),
+            test_accuracy=median(m.test_accuracy for m in history),
+            shard_accuracy=median(m.shard_accuracy for m in history),
+            shard_images=tested.shard_images,
+            train_accuracy=last.train_accuracy,
+            validation_accuracy=last.validation_accuracy,
             chance=self.data.chance,
             judged=self.judged,
             floor=self.floor(),
@@ -277,7 +275,11 @@ def floor(chance: float, images: int) -> float:
     return min(chance + 3 * math.sqrt(chance * (1 - chance) / max(images, 1)), (1 + chance) / 2)
 
 
-def median(epochs: list[dict[str, Any]], name: str) -> float | None:
-    """Of a metric over some epochs; None of none."""
-    values = [m[name] for m in epochs if name in m]
-    return statistics.median(values) if values else None
+def median(values: Iterable[float | None]) -> float | None:
+    """Of a metric over the epochs in which it was measured; None of none.
+
+    >>> median([None, 0.5, 0.75, 1.0]), median([None])
+    (0.75, None)
+    """
+    measured = [value for value in values if value is not None]
+    return statistics.median(measured) if measured else None

@@ -32,6 +32,7 @@ from bgn_lab.norms import Norm
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
 from bgn_lab.training.loop import Learned
+from bgn_lab.training.metrics import Measured, Metrics
 from bgn_lab.training.result import Images, Result, Summary
 from bgn_lab.training.task import Scoring, Task
 
@@ -201,33 +202,28 @@ class Adaptation(Task):
 
     def measure(
         self,
-        history: list[dict[str, Any]],  # noqa: ARG002
+        history: list[Metrics],  # noqa: ARG002
         model: nn.Module,
         score: Scoring,
-    ) -> dict[str, Any]:
+    ) -> Measured:
         """The target, after every loop, because any may be the last."""
         adapting = "labels" in self.plan
-        metrics: dict[str, Any] = {"steps": int(self.plan["steps"])}
+        metrics = Measured()
+        own: dict[str, float] = {"steps": int(self.plan["steps"])}
         if self.recipe.test:
             with bgn.domain(model, TARGET if adapting else SOURCE):
                 found, _ = score(self.data.test, None)
-            metrics |= {
-                "test_loss": found.loss,
-                "test_accuracy": found.accuracy,
-                "test_images": found.images,
-            }
+            metrics = metrics.with_test(found)
         if adapting:
             kept = self.plan["kept"]
-            metrics |= dict(
-                zip(("shift", "gap", "changed"), self.plan["moved"].tolist(), strict=True)
-            )
-            metrics |= {
+            own |= dict(zip(("shift", "gap", "changed"), self.plan["moved"].tolist(), strict=True))
+            own |= {
                 "kept": int(kept.sum()),
                 "kept_classes": len(torch.unique(self.plan["labels"][kept])),
             }
-        return metrics
+        return replace(metrics, measures=own)
 
-    def summary(self, history: list[dict[str, Any]]) -> Summary:
+    def summary(self, history: list[Metrics]) -> Summary:
         """Of the last loop."""
         return replace(
             super().summary(history[-1:]),

@@ -7,7 +7,6 @@ the paper, and stronger ones at the end, because a defence is judged by those.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +17,7 @@ from bgn_lab.data.sources import Batch, Data, mixed
 from bgn_lab.experiments.adversarial.pgd import PGD
 from bgn_lab.experiments.adversarial.recipe import AdversarialRecipe
 from bgn_lab.recipe import Recipe
+from bgn_lab.training.metrics import Measured, Metrics
 from bgn_lab.training.result import Result, Summary
 from bgn_lab.training.task import Scoring, Task, View, fused, median
 
@@ -66,59 +66,54 @@ class Adversarial(Task):
 
     def measure(
         self,
-        history: list[dict[str, Any]],
+        history: list[Metrics],
         model: nn.Module,  # noqa: ARG002
         score: Scoring,
-    ) -> dict[str, Any]:
+    ) -> Measured:
         """Clean and robust. Test images in the last epoch, and whenever the validation images are more robust than before."""
         r = self.recipe
         attack = _under(PGD(r.bound, r.step_size, r.test_steps))
-        metrics: dict[str, Any] = {}
-        before = max(
-            (m["validation_robust"] for m in history if "validation_robust" in m), default=-1.0
-        )
+        metrics = Measured()
+        own: dict[str, float] = {}
+        before = max((m.measures.get("validation_robust", -1.0) for m in history), default=-1.0)
         if len(self.data.validation):
-            metrics["validation_accuracy"] = score(self.data.validation, None)[0].accuracy
-            metrics["validation_robust"] = score(self.data.validation, attack)[0].accuracy
+            held = score(self.data.validation, None)[0]
+            metrics = replace(metrics, validation_accuracy=held.accuracy)
+            own["validation_robust"] = score(self.data.validation, attack)[0].accuracy
         last = len(history) >= r.epochs - r.median_of
-        if r.test and (last or metrics.get("validation_robust", -1.0) > before):
-            clean, robust = score(self.data.test, None)[0], score(self.data.test, attack)[0]
-            metrics |= {
-                "test_loss": clean.loss,
-                "test_accuracy": clean.accuracy,
-                "test_images": clean.images,
-            }
-            metrics |= {"test_robust": robust.accuracy}
+        if r.test and (last or own.get("validation_robust", -1.0) > before):
+            metrics = metrics.with_test(score(self.data.test, None)[0])
+            own["test_robust"] = score(self.data.test, attack)[0].accuracy
         if r.test and len(history) == r.epochs - 1 and r.strong_images:
             some = self.data.test.part(torch.arange(min(r.strong_images, len(self.data.test))))
-            metrics["test_robust_same"] = score(some, attack)[0].accuracy
+            own["test_robust_same"] = score(some, attack)[0].accuracy
             for steps in r.strong_steps:
                 torch.manual_seed(mixed(r.seed, steps))
                 strong = PGD(r.bound, r.step_size, steps, start=True, restarts=r.strong_restarts)
                 found = score(some, _under(strong))[0]
-                metrics |= {f"test_robust_{steps}": found.accuracy, "strong_images": found.images}
-        return metrics
+                own |= {f"test_robust_{steps}": found.accuracy, "strong_images": found.images}
+        return replace(metrics, measures=own)
 
-    def summary(self, history: list[dict[str, Any]]) -> Summary:
+    def summary(self, history: list[Metrics]) -> Summary:
         """Accuracies of the last epochs; where there are validation images, also those of the epoch
         that was most robust on them."""
         last = history[-self.recipe.median_of :]
-        held = [m for m in history if "validation_robust" in m and "test_robust" in m]
+        held = [m for m in history if {"validation_robust", "test_robust"} <= m.measures.keys()]
         best: dict[str, float | None] = {}
         if held:
-            chosen = max(held, key=lambda m: float(m["validation_robust"]))
+            chosen = max(held, key=lambda m: m.measures["validation_robust"])
             best = {
-                "validation_robust": last[-1].get("validation_robust"),
-                "best_epoch": chosen["epoch"],
-                "best_test_accuracy": chosen["test_accuracy"],
-                "best_test_robust": chosen["test_robust"],
+                "validation_robust": last[-1].measures.get("validation_robust"),
+                "best_epoch": chosen.epoch,
+                "best_test_accuracy": chosen.test_accuracy,
+                "best_test_robust": chosen.measures["test_robust"],
             }
         strong = {
             name: value
-            for name, value in last[-1].items()
+            for name, value in last[-1].measures.items()
             if name.startswith(("test_robust_", "strong_images"))
         }
-        robust = {"test_robust": median(last, "test_robust")}
+        robust = {"test_robust": median(m.measures.get("test_robust") for m in last)}
         return replace(super().summary(last), measures=robust | best | strong)
 
     def result_line(self, result: Result) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +17,7 @@ from bgn_lab.experiments.nas.network import FoundNetwork
 from bgn_lab.experiments.nas.recipe import NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.training.loop import Learned
+from bgn_lab.training.metrics import Metrics
 from bgn_lab.training.result import Summary
 
 
@@ -73,7 +73,7 @@ class NasTrain(CellsTask):
         """Epoch by epoch."""
         return cosine(self.recipe, epoch)
 
-    def summary(self, history: list[dict[str, Any]]) -> Summary:
+    def summary(self, history: list[Metrics]) -> Summary:
         """With the genotype, whatever it is called."""
         found = {"genotype": genotype.find(self.recipe.genotype).to_json()}
         return replace(super().summary(history), details=found)
