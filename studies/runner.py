@@ -40,7 +40,7 @@ def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> boo
         said = (
             outcome.error
             if result is None
-            else f"validation {result['validation_accuracy'] or 0:.1%}, {result['seconds']:.0f} s"
+            else f"validation {result.validation_accuracy or 0:.1%}, {result.seconds:.0f} s"
         )
         place = r.data if r.root is None else r.root.stem
         print(

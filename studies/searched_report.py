@@ -25,7 +25,7 @@ from bgn_lab.report.cells import count
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.text import table, theirs
 from bgn_lab.system import files
-from bgn_lab.training.run import NOT_CONVERGED
+from bgn_lab.training.result import LAYERS, NOT_CONVERGED, Result
 from studies.searched import FOLDER, LISTS, METHODS
 
 COMPARED = ("norm", "groups", "genotype", "seed")
@@ -99,7 +99,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
 def _beside(search: Run, trained: Sequence[Run]) -> list[Row]:
     """A search and what chance does."""
     method, kind = METHODS[search.recipe.experiment], search.recipe.experiment in LISTS
-    own = _result(search)["genotype"]
+    own = _result(search).details.get("genotype")
     chance = [
         run
         for run in trained
@@ -120,9 +120,13 @@ def _beside(search: Run, trained: Sequence[Run]) -> list[Row]:
     return made
 
 
-def _result(run: Run) -> dict[str, Any]:
+def _result(run: Run) -> Result:
     assert run.result is not None
     return run.result
+
+
+def _validation(run: Run) -> float:
+    return _result(run).validation_accuracy or 0
 
 
 def _named(run: Run) -> str:
@@ -135,7 +139,7 @@ def _number(run: Run) -> int:
 
 
 def _minutes(run: Run) -> float:
-    return float(_result(run)["seconds"]) / 60
+    return _result(run).seconds / 60
 
 
 def _at_cost(row: Row, chance: Sequence[Run]) -> list[Row]:
@@ -148,7 +152,7 @@ def _at_cost(row: Row, chance: Sequence[Run]) -> list[Row]:
     if not many:
         return []
     right = [run for run in chance[:many] if not run.failed]
-    best = max(right, key=lambda run: _result(run)["validation_accuracy"], default=chance[0])
+    best = max(right, key=_validation, default=chance[0])
     rest = row.minutes - spent
     cost = " at the cost of"
     if many == len(chance) and rest > spent / many:  # no more were drawn, though there was time
@@ -160,16 +164,16 @@ def _at_cost(row: Row, chance: Sequence[Run]) -> list[Row]:
 
 
 def _row(method: str, source: str, runs: Sequence[Run], minutes: float) -> Row:
-    right = [_result(run) for run in runs if not run.failed]
+    right = [run for run in runs if not run.failed]
     return Row(
         _label(runs[0].recipe), method, source,
-        statistics.mean(100 * result["validation_accuracy"] for result in right) if right else None,
-        tuple(100 * result["test_accuracy"] for result in right),
+        statistics.mean(100 * _validation(run) for run in right) if right else None,
+        tuple(100 * (_result(run).test_accuracy or 0) for run in right),
         len(runs) - len(right),
         minutes + statistics.mean(map(_minutes, runs)),
-        round(statistics.mean(_result(run)["parameters"] for run in runs)),
+        round(statistics.mean(_result(run).parameters for run in runs)),
         False,
-        _result(runs[0])["genotype"],
+        _result(runs[0]).details.get("genotype"),
     )  # fmt: skip
 
 
@@ -254,11 +258,8 @@ def write(folder: Path, out: Path) -> str:
 
 def _plain(run: Run) -> dict[str, Any]:
     """Without what is long and the same in all runs: every layer's normaliser."""
-    values = run.to_json()
-    return {
-        **values,
-        "result": {name: value for name, value in _result(run).items() if name != "normalisers"},
-    }
+    result = {name: value for name, value in _result(run).to_json().items() if name != LAYERS}
+    return {**run.to_json(), "result": result}
 
 
 def picture(made: Sequence[Row], path: Path) -> None:

@@ -113,7 +113,7 @@ def chosen(recipe: Recipe) -> Recipe | None:
             return None
         tried.append(read(path))
     results = [
-        (r.result["validation_accuracy"] or 0.0, r.recipe.lr) for r in tried if r.result is not None
+        (r.result.validation_accuracy or 0.0, r.recipe.lr) for r in tried if r.result is not None
     ]
     return replace(recipe, lr=max(results)[1])
 

@@ -186,7 +186,7 @@ def measure(folder: Path) -> dict[str, Any]:
     with loop.convolutions(recipe.onednn is not False):
         found = {
             "run": folder.name, "row": norms.label(recipe), "batch_size": recipe.batch_size,
-            "train_accuracy": run.metrics[-1]["train_accuracy"], "validation": _accuracy(model, recipe, data),
+            "train_accuracy": run.metrics[-1].train_accuracy, "validation": _accuracy(model, recipe, data),
             "gradient_agreement": gradient_agreement(model, batches), **disagreement(model, batches),
             "layers": [asdict(layer) for layer in layers(model, recipe, population, [x for x, _ in batches])],
         }  # fmt: skip

@@ -74,7 +74,7 @@ def entries(runs: Iterable[Run]) -> dict[Key, dict[str, Entry]]:
             key=lambda rate: _validation(by_rate[rate][0]),
         )
         tests = [
-            100 * (run.result["test_accuracy"] or 0)
+            100 * (run.result.test_accuracy or 0)
             for run in by_rate[lr].values()
             if run.result is not None
         ]
@@ -93,7 +93,7 @@ def entries(runs: Iterable[Run]) -> dict[Key, dict[str, Entry]]:
 
 def _validation(run: Run) -> float:
     assert run.result is not None
-    return float(run.result["validation_accuracy"] or 0)
+    return run.result.validation_accuracy or 0
 
 
 def regrets(found: dict[Key, dict[str, Entry]], by: str = "test") -> dict[str, dict[Key, float]]:

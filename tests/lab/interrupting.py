@@ -2,18 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bgn_lab.system.signals import Interrupted
+from bgn_lab.training.result import Result
 from bgn_lab.training.run import WEIGHTS, Watcher, run
 from bgn_lab.training.task import Task
 
 
-def same_bits(
-    make: Callable[[], Task], folder: Path, at: tuple[int, int]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def same_bits(make: Callable[[], Task], folder: Path, at: tuple[int, int]) -> tuple[Result, Result]:
     """Run a task whole, and in parts: interrupted at (epoch, step). Both end with the same weights; their results."""
     whole = run(make(), folder / "whole")
 

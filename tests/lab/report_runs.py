@@ -8,7 +8,8 @@ from unittest import mock
 
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.training import record
-from bgn_lab.training.run import FINISHED, NOT_CONVERGED
+from bgn_lab.training.metrics import Metrics
+from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Result
 
 about = cache(record.about)
 NAN, UNFINISHED = "the loss became nan", "unfinished"
@@ -56,13 +57,14 @@ def make(folder: Path, accuracy: float | str, images: int = 1800, **settings: An
         metrics["train_accuracy"] = reached
         if not broken and recipe.validation:
             metrics |= {"validation_loss": 1.0, "validation_accuracy": reached}
-        run.add(metrics)
+        run.add(Metrics.from_json(metrics))
     if accuracy != UNFINISHED:
-        run.finish(result(recipe, accuracy, images, len(epochs)))
+        run.finish(Result.from_json(result(recipe, accuracy, images, len(epochs))))
     return folder
 
 
 def result(recipe: Recipe, accuracy: float | str, images: int, epochs: int) -> dict[str, Any]:
+    """As its file has it."""
     reached = None if isinstance(accuracy, str) else accuracy / 100
     trouble = (
         ""

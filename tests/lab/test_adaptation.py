@@ -18,7 +18,9 @@ from bgn_lab.report import text
 from bgn_lab.report.collect import Run
 from bgn_lab.report.comparison import compare
 from bgn_lab.system.signals import Interrupted
-from bgn_lab.training.run import FINISHED, NOT_CONVERGED, Watcher, _result, run
+from bgn_lab.training.metrics import Metrics
+from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Result
+from bgn_lab.training.run import Watcher, _result, run
 from tests.lab.interrupting import same_bits
 from tests.lab.small_images import few_test_images
 
@@ -42,16 +44,16 @@ def test_it_beats_the_source_alone(norm: str, tmp_path: Path) -> None:
     assert isinstance(recipe, AdaptationRecipe)
     adapted = experiments.run(recipe, tmp_path / "adapted")
     alone = experiments.run(replace(recipe, adapt=False, epochs=7), tmp_path / "alone")
-    assert adapted["test_accuracy"] > alone["test_accuracy"] + 0.05
-    assert adapted["status"] == FINISHED
+    assert adapted.test_accuracy > alone.test_accuracy + 0.05
+    assert adapted.status == FINISHED
     assert (tmp_path / "adapted" / "features.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("norm", ["bn", "in", "ln", "gn", "pn", "gbgn", "bgn"])
 def test_every_normaliser(norm: str, tmp_path: Path) -> None:
     result = run(task(replace(TINY, norm=norm, epochs=2)), tmp_path)
-    assert result["epochs"] == 2
-    assert (result["source"], result["target"]) == ("plain", "textured")
+    assert result.epochs == 2
+    assert (result.source, result.target) == ("plain", "textured")
     epochs = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert "changed" not in epochs[0], "the first loop is warm"
     assert epochs[1]["kept"] == 200
@@ -133,16 +135,18 @@ class TestPlan:
             own, "over", lambda: "labels" in own.plan and int(own.plan["done"]) >= 6
         )
         result = run(own, tmp_path)
-        assert result["epochs"] == 2
+        assert result.epochs == 2
         assert run(task(replace(TINY, epochs=9)), tmp_path) == result
 
     @pytest.mark.parametrize(("source", "status"), [(0.9, FINISHED), (0.1, NOT_CONVERGED)])
     def test_what_learns_the_source_converged(self, source: float, status: str) -> None:
         """However little it knows of the target."""
         own, model = self.begun()
-        history = [{"epoch": 1, "train_accuracy": source, "test_accuracy": 0.1, "test_images": 200}]
-        found = _result(own, model, history, 1.0)
-        assert (found["status"], found["test_accuracy"]) == (status, 0.1)
+        tested = {"test_accuracy": 0.1, "test_images": 200}
+        last = {"epoch": 1, "lr": 0.1, "seconds": 1.0, "images_per_second": 9.0, "train_loss": 1.0}
+        metrics = Metrics.from_json({**last, "train_accuracy": source, **tested})
+        found = _result(own, model, [metrics], 1.0)
+        assert (found.status, found.test_accuracy) == (status, 0.1)
 
     def test_nothing_trusted_leaves_the_source(self) -> None:
         own, model = self.begun(replace(TINY, trust=0.0))
@@ -190,7 +194,7 @@ def test_pretrained_first_layers_get_no_gradients(tmp_path: Path) -> None:
         replace(experiments.recipe({"width": 8, "norm": "bn"}), limit=320, epochs=1),
         tmp_path / "before",
     )
-    assert before["epochs"] == 1
+    assert before.epochs == 1
     recipe = replace(
         TINY, warm=0, epochs=1, stride=None, weights=str(tmp_path / "before"), groups=4
     )
@@ -306,8 +310,10 @@ def test_tables_have_a_column_for_each_task_and_their_mean() -> None:
         result = {
             "status": FINISHED, "reason": "", "test_accuracy": accuracy, "source": source, "target": target, "chance": 0.03,
             "images": {"train": ours, "validation": 0, "test": theirs}, "floor": 0.05, "normalisers": [], "seconds": 1.0,
+            "epochs": 1, "parameters": 1, "classes": 31, "image": [3, 224, 224],
         }  # fmt: skip
-        return Run(Path(f"{norm}{task}{adapt}{seed}"), recipe, {}, (), result)
+        found = Result.from_json(result)
+        return Run(Path(f"{norm}{task}{adapt}{seed}"), recipe, {}, (), found)
 
     values = {"bn": {"da": 0.7, "ad": 0.9}, "bgn": {"da": 0.8, "ad": 0.9}}
     runs = [

@@ -31,12 +31,12 @@ def test_training_against_attacks_makes_robust(tmp_path: Path) -> None:
     bare = experiments.run(replace(SMALL, attack_steps=0), tmp_path / "undefended")
     hard = experiments.run(replace(SMALL, norm="bgn"), tmp_path / "defended")
     # 0.74, 0.66, and 0.42 more
-    assert bare["test_accuracy"] > 0.4, "the undefended network has learned"
-    assert hard["test_accuracy"] > 0.35
-    assert hard["test_robust"] > bare["test_robust"] + 0.1
-    assert hard["test_robust_10"] <= hard["test_robust"] + 0.05
-    assert hard["strong_images"] == 100
-    assert hard["best_test_robust"] is not None
+    assert bare.test_accuracy > 0.4, "the undefended network has learned"
+    assert hard.test_accuracy > 0.35
+    assert hard.measures["test_robust"] > bare.measures["test_robust"] + 0.1
+    assert hard.measures["test_robust_10"] <= hard.measures["test_robust"] + 0.05
+    assert hard.measures["strong_images"] == 100
+    assert hard.measures["best_test_robust"] is not None
 
 
 TINY = replace(
@@ -57,19 +57,20 @@ def test_a_run_that_is_interrupted_ends_with_the_same_bits(tmp_path: Path) -> No
     pieces = run(few_test_images(TINY), tmp_path / "pieces")
     with pytest.raises(ValueError, match="holds a run of bgn run adversarial, not classification"):
         experiments.run(Recipe(limit=100), tmp_path / "pieces")
-    names = ("test_accuracy", "test_robust", "test_robust_2", "validation_robust", "best_epoch")
-    assert {name: whole[name] for name in names} == {name: pieces[name] for name in names}
+    assert whole.test_accuracy == pieces.test_accuracy
+    names = ("test_robust", "test_robust_2", "validation_robust", "best_epoch")
+    assert [whole.measures[name] for name in names] == [pieces.measures[name] for name in names]
 
 
 def test_the_best_epoch_is_chosen_on_validation_images(tmp_path: Path) -> None:
     result = run(few_test_images(replace(TINY, epochs=3, lr=0.03)), tmp_path)
     epochs = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     best = max(epochs, key=lambda m: m["validation_robust"])
-    assert (result["best_epoch"], result["best_test_robust"]) == (
+    assert (result.measures["best_epoch"], result.measures["best_test_robust"]) == (
         best["epoch"],
         best["test_robust"],
     )
-    assert result["test_robust"] == epochs[-1]["test_robust"]
+    assert result.measures["test_robust"] == epochs[-1]["test_robust"]
 
 
 def test_the_paper_trains_on_all_images_and_reports_the_last_epoch(tmp_path: Path) -> None:
@@ -78,8 +79,8 @@ def test_the_paper_trains_on_all_images_and_reports_the_last_epoch(tmp_path: Pat
     task = few_test_images(replace(TINY, validation=0.0, strong_images=0))
     result = run(task, tmp_path)
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
-    assert result["test_robust"] == last["test_robust"]
-    assert "best_epoch" not in result, "there is nothing to choose it by"
+    assert result.measures["test_robust"] == last["test_robust"]
+    assert "best_epoch" not in result.measures, "there is nothing to choose it by"
     assert task.result_line(result).endswith("images, last epoch")
     assert "none was chosen" in experiments.get("adversarial").explain(task.recipe)
 
@@ -108,8 +109,8 @@ def test_the_papers_network() -> None:
     assert sum(p.numel() for p in model.parameters()) == 303_706
     recipe = AdversarialRecipe(norm="bgn")
     rows = experiments.task(recipe).description()
-    assert [row["shape"][0] for row in rows] == [16, 32, 32, 64, 64, 128, 128]
-    assert {row["G"] for row in rows} == {128}
+    assert [row.shape[0] for row in rows] == [16, 32, 32, 64, 64, 128, 128]
+    assert {row.G for row in rows} == {128}
     grouped = experiments.task(AdversarialRecipe(norm="gn")).build()
     kinds = [identify(layer) for layer in normalizers(grouped).values()]
     assert [(kind.name, kind.num_groups) for kind in kinds if kind] == [("gn", 128)] * 5 + [

@@ -68,7 +68,7 @@ def test_resumed_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
             experiments.run(recipe, tmp_path / "pieces", stop_in(epoch))
     result = experiments.run(recipe, tmp_path / "pieces")
     same(tmp_path / "whole", tmp_path / "pieces")
-    assert result["epochs"] == 3
+    assert result.epochs == 3
     assert not (tmp_path / "pieces" / checkpoint.NAME).exists()
 
 

@@ -17,8 +17,10 @@ from bgn_lab.data.sources import InMemory
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.training import loop
 from bgn_lab.training import run as running
+from bgn_lab.training.metrics import Metrics
 from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
-from bgn_lab.training.run import FINISHED, NOT_CONVERGED, WEIGHTS
+from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Images
+from bgn_lab.training.run import WEIGHTS
 from bgn_lab.training.task import floor
 
 SMALL = Recipe(onednn=True, width=8, limit=1500, batch_size=8, epochs=2, lr=0.2)
@@ -29,8 +31,8 @@ def test_every_normaliser_learns(tmp_path: Path, norm: str) -> None:
     # at twice this rate PN learns with some seeds only, and rounding decides as seeds do
     recipe = replace(SMALL, norm=norm, stride=2, lr=0.1)
     result = experiments.run(recipe, tmp_path / "run")
-    assert result["status"] == FINISHED
-    assert result["test_accuracy"] > 0.25, "ten classes: guessing reaches 0.1, this 0.45 and more"
+    assert result.status == FINISHED
+    assert result.test_accuracy > 0.25, "ten classes: guessing reaches 0.1, this 0.45 and more"
     metrics = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
     assert [m["epoch"] for m in metrics] == [1, 2]
     assert metrics[1]["train_loss"] < metrics[0]["train_loss"]
@@ -57,15 +59,15 @@ def test_weights_give_the_accuracy_that_is_reported(tmp_path: Path) -> None:
     model.load_state_dict(load_file(tmp_path / "run" / WEIGHTS))
     prepare = loop.Prepare(images, recipe)
     score = loop.evaluate(model, map(prepare, images.test.evaluation(7)), recipe)
-    assert score.accuracy == pytest.approx(result["test_accuracy"], abs=0.002)
+    assert score.accuracy == pytest.approx(result.test_accuracy, abs=0.002)
     assert score.images == 2000
 
 
 def test_a_loss_that_explodes_did_not_converge(tmp_path: Path) -> None:
     result = experiments.run(replace(SMALL, norm="bn", limit=400, lr=1e30), tmp_path / "run")
-    assert result["status"] == NOT_CONVERGED
-    assert "train_loss of epoch 1 not finite" in result["reason"]
-    assert result["test_accuracy"] is None
+    assert result.status == NOT_CONVERGED
+    assert "train_loss of epoch 1 not finite" in result.reason
+    assert result.test_accuracy is None
     last = json.loads((tmp_path / "run" / METRICS).read_text().splitlines()[-1])
     assert last["train_loss"] is None
     assert (
@@ -83,9 +85,7 @@ def test_a_loss_that_exploded_before_the_run_was_killed(
         with pytest.raises(KeyboardInterrupt):
             experiments.run(recipe, tmp_path / "killed")
     result = experiments.run(recipe, tmp_path / "killed")
-    assert {k: v for k, v in result.items() if k != "seconds"} == {
-        k: v for k, v in whole.items() if k != "seconds"
-    }
+    assert replace(result, seconds=whole.seconds) == whole
 
 
 def raise_interrupt(*_: object) -> None:
@@ -103,11 +103,11 @@ def test_guessing_did_not_converge(tmp_path: Path) -> None:
     parts = {name: getattr(images, name) for name in ("train", "validation", "test")}
     blank = {name: replace(part, x=torch.zeros_like(part.x)) for name, part in parts.items()}
     result = running.run(experiments.task(recipe, replace(images, **blank)), tmp_path / "run")
-    assert result["status"] == NOT_CONVERGED
+    assert result.status == NOT_CONVERGED
     share = float(images.validation.y.bincount().max()) / 100
-    assert f"of the validation images right, guessing reaches {share:.2%}" in result["reason"]
-    assert result["test_accuracy"] == pytest.approx(0.1), "one class for all"
-    assert result["floor"] == pytest.approx(floor(share, 100))
+    assert f"of the validation images right, guessing reaches {share:.2%}" in result.reason
+    assert result.test_accuracy == pytest.approx(0.1), "one class for all"
+    assert result.floor == pytest.approx(floor(share, 100))
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_test_images_do_not_decide_whether_a_run_converged(validation: float, pa
     task = experiments.task(replace(SMALL, limit=200, validation=validation))
     assert task.judged == part
     learned = {"epoch": 1, "train_accuracy": 0.1, "validation_accuracy": 0.1, "test_accuracy": 0.99}
-    assert "images right" in task.failure([learned])
+    assert "images right" in task.failure([Metrics.from_json(learned)])
     learned |= {f"{part}_accuracy": 0.99, "test_accuracy": 0.0}
-    assert task.failure([learned]) == ""
+    assert task.failure([Metrics.from_json(learned)]) == ""
 
 
 def test_without_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,8 +135,8 @@ def test_without_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(InMemory, "evaluation", watched)
     result = running.run(task, tmp_path)
-    assert result["test_accuracy"] is None
-    assert result["validation_accuracy"] is not None
+    assert result.test_accuracy is None
+    assert result.validation_accuracy is not None
     assert "test_accuracy" not in json.loads((tmp_path / METRICS).read_text())
 
 
@@ -145,7 +145,7 @@ def test_median_of_the_last_epochs(tmp_path: Path) -> None:
     metrics = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
     tested = [m["test_accuracy"] for m in metrics if "test_accuracy" in m]
     assert len(tested) == 3
-    assert result["test_accuracy"] == sorted(tested)[1]
+    assert result.test_accuracy == sorted(tested)[1]
 
 
 @pytest.mark.parametrize(
@@ -202,13 +202,13 @@ def test_as_many_groups_as_leave_enough_values(least: int) -> None:
     rows = experiments.task(recipe).description()
     assert len(rows) == 9
     for row in rows:
-        C, H, W = row["shape"]
-        assert C % row["G"] == 0
-        assert row["instances"] == 2 * C * H * W // row["G"]
-        assert row["instances"] >= least or row["G"] == 1
-        finer = [d for d in range(row["G"] + 1, C + 1) if C % d == 0]
+        C, H, W = row.shape
+        assert C % row.G == 0
+        assert row.instances == 2 * C * H * W // row.G
+        assert row.instances >= least or row.G == 1
+        finer = [d for d in range(row.G + 1, C + 1) if C % d == 0]
         assert not finer or 2 * C * H * W // finer[0] < least, "no more groups would do"
-    assert len({row["G"] for row in rows}) > 1 or least == 10_000
+    assert len({row.G for row in rows}) > 1 or least == 10_000
 
 
 def test_images_reach_the_network_normalised() -> None:
@@ -246,13 +246,13 @@ def test_a_damaged_test_image_turns_up_at_once(
     else:
         with pytest.warns(UserWarning, match="broken.png cannot be read as an image .*: skipped"):
             result = experiments.run(recipe, tmp_path / "run")
-        assert result["images"]["test"] == 10
+        assert result.images.test == 10
 
 
 def test_without_validation_images(tmp_path: Path) -> None:
     result = experiments.run(replace(SMALL, limit=200, validation=0.0, epochs=1), tmp_path / "run")
-    assert result["images"] == {"train": 200, "validation": 0, "test": 2000}
-    assert result["validation_accuracy"] is None
+    assert result.images == Images(200, 0, 2000)
+    assert result.validation_accuracy is None
 
 
 @pytest.mark.slow
@@ -261,7 +261,7 @@ def test_without_validation_images(tmp_path: Path) -> None:
 )
 def test_other_ways_to_compute_learn_too(tmp_path: Path, changes: dict[str, Any]) -> None:
     result = experiments.run(replace(SMALL, norm="bgn", groups=4, **changes), tmp_path / "run")
-    assert result["test_accuracy"] > 0.25  # 0.47 and more, over two seeds
+    assert result.test_accuracy > 0.25  # 0.47 and more, over two seeds
 
 
 def test_tensorboard(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from bgn_lab.experiments.nas.darts import ALPHAS
 from bgn_lab.experiments.nas.genotype import EDGES, NONE, OPERATIONS, Edge, derive, find
 from bgn_lab.experiments.nas.recipe import DartsRecipe, NasTrainRecipe
 from bgn_lab.experiments.nas.search import GENOTYPE
+from bgn_lab.training.metrics import Metrics
 from bgn_lab.training.run import run
 from bgn_lab.training.task import floor
 from tests.lab.interrupting import same_bits
@@ -56,12 +57,12 @@ def test_the_strongest_two_edges_of_each_node() -> None:
 @pytest.mark.parametrize("order", ["first", pytest.param("second", marks=pytest.mark.slow)])
 def test_interrupted_it_ends_with_the_same_bits(order: Any, tmp_path: Path) -> None:
     whole, parts = same_bits(lambda: small(replace(TINY, order=order, limit=64)), tmp_path, (1, 1))
-    assert parts["genotype"] == whole["genotype"]
+    assert parts.details["genotype"] == whole.details["genotype"]
 
 
 def test_what_a_search_leaves(tmp_path: Path) -> None:
     result = run(small(TINY), tmp_path)
-    assert find(str(tmp_path / GENOTYPE)).to_json() == result["genotype"]
+    assert find(str(tmp_path / GENOTYPE)).to_json() == result.details["genotype"]
     epochs = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     first, last = (torch.tensor(epoch["mix"]) for epoch in epochs)
     assert first.shape == (2, 14, 8)
@@ -134,7 +135,7 @@ def test_the_mixture_learns(norm: str, tmp_path: Path) -> None:
         lr=0.1,
     )
     result = experiments.run(recipe, tmp_path)
-    assert result["validation_accuracy"] > 0.5
+    assert result.validation_accuracy > 0.5
 
 
 def test_normalisers_that_leave_nothing_to_learn_are_named() -> None:
@@ -172,10 +173,10 @@ def test_groups() -> None:
 
 def test_guessing_is_judged_by_the_images_that_are_guessed() -> None:
     task: Any = small(TINY)
-    found = task.summary([{"validation_accuracy": 0.1, "genotype": None}])
+    found = task.summary([Metrics.from_json({"epoch": 1, "validation_accuracy": 0.1})])
     y = task.data.validation.y
-    assert found["judged"] == "validation"
-    assert found["floor"] == pytest.approx(floor(float(y.bincount().max()) / len(y), len(y)))
+    assert found.judged == "validation"
+    assert found.floor == pytest.approx(floor(float(y.bincount().max()) / len(y), len(y)))
     assert len(task.data.validation) != len(task.data.test)
 
 

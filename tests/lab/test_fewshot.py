@@ -40,13 +40,13 @@ SMALL = FewShotRecipe(
 @pytest.mark.slow
 def test_new_classes_are_recognised_and_imprinting_matches_training(tmp_path: Path) -> None:
     result = experiments.run(SMALL, tmp_path)
-    assert result["chance"] == 0.25
-    assert result["test_1"] > 0.35, "at least ten points above guessing"
-    assert result["test_5"] > result["test_1"]
+    assert result.chance == 0.25
+    assert result.measures["test_1"] > 0.35, "at least ten points above guessing"
+    assert result.measures["test_5"] > result.measures["test_1"]
     assert (
-        result["test_accuracy"]
-        == result["test_1"]
-        == pytest.approx(np.mean(result["episodes"]["test_1"]))
+        result.test_accuracy
+        == result.measures["test_1"]
+        == pytest.approx(np.mean(result.episodes["test_1"]))
     )
     task = experiments.task(SMALL)
     model = task.build()
@@ -60,8 +60,8 @@ def test_new_classes_are_recognised_and_imprinting_matches_training(tmp_path: Pa
     weights = imprint(features(model, train.part(few), prepare), train.y[few], 6)
     f = features(model, held, prepare)
     imprinted = float((F.linear(F.normalize(f), weights).argmax(1) == held.y).float().mean())
-    assert result["validation_accuracy"] > 0.7, "the base classes are learned"
-    assert imprinted > result["validation_accuracy"] - 0.05
+    assert result.validation_accuracy > 0.7, "the base classes are learned"
+    assert imprinted > result.validation_accuracy - 0.05
 
 
 def test_episodes_are_the_same_at_every_call_and_have_no_image_twice() -> None:
@@ -227,8 +227,10 @@ def test_a_report_pairs_normalisers_episode_by_episode(tmp_path: Path) -> None:
     for norm in ("bn", "ln"):
         both = [replace(recipe, norm=norm, seed=seed) for seed in (0, 1)]
         results = [experiments.run(own, tmp_path / "runs" / own.key()) for own in both]
-        accuracies[norm] = np.mean([result["episodes"]["test_5"] for result in results], 0)
-        apart += [abs(results[0][key] - results[1][key]) for key in ("test_1", "test_5")]
+        accuracies[norm] = np.mean([result.episodes["test_5"] for result in results], 0)
+        apart += [
+            abs(results[0].measures[key] - results[1].measures[key]) for key in ("test_1", "test_5")
+        ]
     (found,) = write(collect([tmp_path / "runs"]), tmp_path / "report")
     difference = found.at("LN", 32, "test_5").difference
     paired = [100 * (a - b) for a, b in zip(accuracies["ln"], accuracies["bn"], strict=True)]

@@ -35,8 +35,8 @@ TINY = ManasRecipe(
 @pytest.mark.parametrize("credit", ["squares", pytest.param("weights", marks=pytest.mark.slow)])
 def test_interrupted_it_ends_with_the_same_bits(credit: Any, tmp_path: Path) -> None:
     whole, parts = same_bits(lambda: small(replace(TINY, credit=credit)), tmp_path, (1, 3))
-    assert parts["genotype"] == whole["genotype"]
-    assert find(str(tmp_path / "parts" / GENOTYPE)).to_json() == parts["genotype"]
+    assert parts.details["genotype"] == whole.details["genotype"]
+    assert find(str(tmp_path / "parts" / GENOTYPE)).to_json() == parts.details["genotype"]
 
 
 def begun(recipe: ManasRecipe = TINY) -> tuple[Any, Any, Any]:
@@ -119,7 +119,7 @@ def test_a_loss_that_is_not_finite_teaches_nothing() -> None:
 def test_every_normaliser_is_described() -> None:
     """Also those that the first path would not reach."""
     task = small(replace(TINY, groups=None, instances=64))
-    layers = {row["layer"]: row["G"] for row in task.description()}
+    layers = {row.layer: row.G for row in task.description()}
     assert len(layers) == len(normalizers(task.initial_network()))
     assert max(layers.values()) > 1
 
@@ -149,9 +149,9 @@ def test_all_edges_or_two(tmp_path: Path) -> None:
         keep: run(small(replace(TINY, keep=keep, epochs=1)), tmp_path / keep)
         for keep in ("two", "all")
     }  # type: ignore[arg-type]
-    assert all(len(result["genotype"]["cells"]) == 3 for result in both.values())
-    assert [len(node) for node in both["two"]["genotype"]["cells"][0]] == [2, 2, 2, 2]
-    assert [len(node) for node in both["all"]["genotype"]["cells"][0]] == [2, 3, 4, 5]
+    assert all(len(result.details["genotype"]["cells"]) == 3 for result in both.values())
+    assert [len(node) for node in both["two"].details["genotype"]["cells"][0]] == [2, 2, 2, 2]
+    assert [len(node) for node in both["all"].details["genotype"]["cells"][0]] == [2, 3, 4, 5]
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_the_path_learns_and_what_is_found_can_be_trained(tmp_path: Path) -> Non
         window=128,
     )
     result = experiments.run(recipe, tmp_path / "search")
-    assert result["validation_accuracy"] > 0.3
+    assert result.validation_accuracy > 0.3
     network = experiments.recipe(
         {
             "experiment": "nas-train",
@@ -179,8 +179,8 @@ def test_the_path_learns_and_what_is_found_can_be_trained(tmp_path: Path) -> Non
     trained = experiments.run(
         replace(network, epochs=3, limit=1500, batch_size=32, lr=0.1), tmp_path / "train"
     )
-    assert trained["test_accuracy"] > 0.4
-    assert trained["genotype"] == result["genotype"]
+    assert trained.test_accuracy > 0.4
+    assert trained.details["genotype"] == result.details["genotype"]
 
 
 def test_agents_need_time() -> None:

@@ -96,8 +96,8 @@ def test_it_learns(norm: str, tmp_path: Path) -> None:
         drop_path=0.1,
     )
     result = experiments.run(recipe, tmp_path)
-    assert result["test_accuracy"] > 0.3  # 0.58 and more; guessing reaches 0.1
-    assert result["genotype"] == NAMED["DARTS_V2"].to_json()
+    assert result.test_accuracy > 0.3  # 0.58 and more; guessing reaches 0.1
+    assert result.details["genotype"] == NAMED["DARTS_V2"].to_json()
 
 
 def test_interrupted_it_ends_with_the_same_bits(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from bgn_lab.system import files
 from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import checkpoint, record
 from bgn_lab.training.record import ABOUT, DATA, RESULT, WARNINGS
+from bgn_lab.training.result import Result
 from bgn_lab.training.run import WEIGHTS, Watcher, is_finished, run
 from bgn_lab.training.task import Task
 
@@ -53,7 +54,7 @@ def test_changed_data_is_refused(tmp_path: Path, part: str) -> None:
         run(experiments.task(RECIPE, other(part, images)), folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     result = run(experiments.task(RECIPE, images), folder)
-    assert result["epochs"] == 2
+    assert result.epochs == 2
     with pytest.raises(ValueError, match=message):  # nor is a result of other data handed out
         run(experiments.task(RECIPE, other(part, images)), folder)
 
@@ -136,7 +137,7 @@ def test_a_failing_picture_does_not_cost_the_result(
     monkeypatch.setattr(Task, "illustrate", fail)
     with pytest.warns(UserWarning, match=r"could not be drawn \(RuntimeError: no colors\)"):
         result = experiments.run(RECIPE, folder)
-    assert json.loads((folder / RESULT).read_text()) == result
+    assert Result.from_json(json.loads((folder / RESULT).read_text())) == result
     assert "no colors" in (folder / WARNINGS).read_text()
     assert not is_finished(folder)
     kept = {name: (folder / name).read_bytes() for name in (RESULT, WEIGHTS)}
@@ -161,12 +162,12 @@ def test_a_description_that_fails_at_the_end_does_not_cost_the_result(
         monkeypatch.setattr(Task, "description", fail)
 
     result = experiments.run(RECIPE, tmp_path / "run", Watcher(step=step))
-    assert len(result["normalisers"]) == 9
+    assert len(result.layers) == 9
 
 
 def test_the_weights_have_a_hash(tmp_path: Path) -> None:
     result = experiments.run(RECIPE, tmp_path / "run")
-    assert result["weights_sha256"] == files.digest(tmp_path / "run" / WEIGHTS, "sha256")
+    assert result.weights_sha256 == files.digest(tmp_path / "run" / WEIGHTS, "sha256")
 
 
 def test_out_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

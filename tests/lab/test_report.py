@@ -12,6 +12,7 @@ from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Re
 from bgn_lab.report.cells import Cell, became
 from bgn_lab.report.collect import Run, collect, read
 from bgn_lab.report.comparison import Comparison, compare
+from bgn_lab.training.result import Result
 from tests.lab.report_runs import GRID, NAN, UNFINISHED, grid, make, result
 
 ORDER = ("BN", "IN", "LN", "GN", "PN", "GBGN", "BGN, paper's G", "BGN, G = 8")
@@ -246,7 +247,7 @@ def test_half_a_line_of_a_killed_run_is_left_out(tmp_path: Path) -> None:
     folder = make(tmp_path, UNFINISHED, norm="bn")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 2, "lr"')
-    assert [metrics["epoch"] for metrics in read(folder).metrics] == [1]
+    assert [metrics.epoch for metrics in read(folder).metrics] == [1]
 
 
 @pytest.mark.parametrize(
@@ -275,7 +276,9 @@ def test_recipes_come_back_as_they_were(tmp_path: Path) -> None:
     for norm, groups in GRID:
         folder = make(tmp_path, 70.0, norm=norm, groups=groups, milestones=(1, 2))
         assert read(folder).recipe == Recipe(norm=norm, groups=groups, milestones=(1, 2))
-        assert json.loads((folder / "result.json").read_text()) == read(folder).result
+        assert read(folder).result == Result.from_json(
+            json.loads((folder / "result.json").read_text())
+        )
 
 
 def adapted(accuracy: float, **settings: Any) -> Run:
@@ -284,7 +287,7 @@ def adapted(accuracy: float, **settings: Any) -> Run:
         recipe._set("weights_code", recipe.weights)
     domains = {"source": "amazon", "target": "dslr"}
     made = result(recipe, accuracy, 100, 1) | domains
-    return Run(Path(recipe.key()), recipe, {}, (), made)
+    return Run(Path(recipe.key()), recipe, {}, (), Result.from_json(made))
 
 
 def test_runs_that_differ_in_trust_are_not_one_row() -> None:

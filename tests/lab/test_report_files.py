@@ -20,7 +20,8 @@ from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.comparison import Comparison, compare
 from bgn_lab.report.page import page
 from bgn_lab.report.write import write
-from tests.lab.report_runs import GRID, UNFINISHED, grid, make
+from bgn_lab.training.result import Result
+from tests.lab.report_runs import GRID, UNFINISHED, grid, make, result
 
 VOID = {"meta", "img", "source", "br", "link"}
 
@@ -147,31 +148,17 @@ def test_results_agree(folder: Path, found: Comparison) -> None:
             None if own.difference is None else vars(own.difference)
         )
         assert (cell["did_not_converge"], cell["best"]) == (own.failed, own.best)
-        assert [run["result"] for run in cell["runs"]] == [run.result for run in own.runs]
+        assert [run["result"] for run in cell["runs"]] == [
+            run.to_json()["result"] for run in own.runs
+        ]
         assert [run["folder"] for run in cell["runs"]] == [run.folder.name for run in own.runs]
 
 
 def test_results_name_files_but_not_where_they_lay(tmp_path: Path) -> None:
     recipe = Recipe(data=str(_archive(tmp_path / "mine.npz")))
     about = {"command": ["bgn", "compare", "--data", str(tmp_path / "mine.npz"), "--out", "runs"]}
-    result = {
-        "status": "finished",
-        "reason": "",
-        "test_accuracy": 0.5,
-        "chance": 0.1,
-        "floor": 0.2,
-        "normalisers": [
-            {"layer": "bn1", "shape": [4, 2, 2], "G": 4, "instances": 8, "acts_as": "BN"}
-        ],
-        "seconds": 1.0,
-    }
-    run = Run(
-        tmp_path / "one",
-        recipe,
-        about,
-        (),
-        {**result, "images": {"train": 9, "validation": 1, "test": 9}},
-    )
+    found = Result.from_json(result(recipe, 50.0, 9, 1))
+    run = Run(tmp_path / "one", recipe, about, (), found)
     write([run], tmp_path / "out")
     (written,) = json.loads((tmp_path / "out" / "results.json").read_text())["comparisons"]
     (own,) = written["cells"][0]["runs"]

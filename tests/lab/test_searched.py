@@ -17,7 +17,8 @@ from bgn_lab.experiments.nas.genotype import NAMED, drawn, find
 from bgn_lab.experiments.nas.recipe import NasTrainRecipe
 from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.report.collect import Run
-from bgn_lab.training.run import FINISHED, NOT_CONVERGED
+from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Result
+from tests.lab.report_runs import result
 
 PAIR, LIST = NAMED["DARTS_V2"].to_json(), drawn(7, 5).to_json()
 
@@ -29,10 +30,10 @@ def run(
         "validation_accuracy": validation and validation / 100,
         "test_accuracy": test and test / 100,
     }
-    result = {"seconds": 60 * minutes, **accuracies, "parameters": 10, "genotype": genotype}
-    return Run(
-        Path(), recipe, {}, (), {"status": FINISHED if validation else NOT_CONVERGED, **result}
-    )
+    status = FINISHED if validation else NOT_CONVERGED
+    own = {"status": status, "seconds": 60 * minutes, "parameters": 10, "genotype": genotype}
+    found = result(recipe, 50.0, 100, 1) | accuracies | own
+    return Run(Path(), recipe, {}, (), Result.from_json(found))
 
 
 def search(method: str, minutes: float, norm: str = "bn", genotype: Any = PAIR) -> Run:
@@ -126,10 +127,9 @@ def test_what_did_not_converge_is_counted() -> None:
 def test_a_search_that_came_to_grief_says_so() -> None:
     (row, *_) = rows([search("darts-search", 100, genotype=None), train("random-0", 10, 40, 41)])
     assert row.cells()[1:4] == ["DARTS", "·", "did not converge"]
-    lost = replace(
-        search("darts-search", 5),
-        result={**(search("darts-search", 5).result or {}), "status": NOT_CONVERGED},
-    )
+    found = search("darts-search", 5)
+    assert found.result is not None
+    lost = replace(found, result=replace(found.result, status=NOT_CONVERGED))
     assert rows([lost]) == [], "what it left is not trained yet"
     (row, *_) = rows([lost, train(json.dumps(PAIR), 10, 50, 48)])
     assert row.cells()[1:4] == ["DARTS (the search did not converge)", "·", "48.0"]

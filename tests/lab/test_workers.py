@@ -160,7 +160,7 @@ def test_processes_and_their_simulation_give_the_same_weights(
     assert one["conv1.weight"].dtype == torch.float64
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-9, msg=name)
-    assert result["test_accuracy"] > 0.2, "ten classes: it has learned"
+    assert result.test_accuracy > 0.2, "ten classes: it has learned"
     experiments.run(replace(recipe, simulate_workers=1, batch_size=16), tmp_path / "large batch")
     assert not close(one, weights(tmp_path / "large batch"))
 
@@ -278,8 +278,8 @@ def test_shares_are_the_whole(workers: int) -> None:
 def test_the_first_workers_share_is_reported(tmp_path: Path) -> None:
     recipe = replace(SMALL, epochs=2, median_of=2)
     result = experiments.run(recipe, tmp_path / "run")
-    assert result["shard_images"] == 500
-    assert result["images"]["test"] == 2000
+    assert result.shard_images == 500
+    assert result.images.test == 2000
     images = data.load(recipe)
     model = experiments.task(recipe, images).build()
     model.load_state_dict(weights(tmp_path / "run"))

@@ -70,8 +70,8 @@ class RunsProgress:
             if result is None:
                 outcome_line = outcome.error
             else:
-                score = result["status"] if result["reason"] else f"{result[key]:.1%}"
-                outcome_line = f"{score} in {result['seconds']:.0f} s"
+                score = result.status if result.reason else f"{result.measure(key):.1%}"
+                outcome_line = f"{score} in {result.seconds:.0f} s"
             count = f"[{len(self.done)}/{len(self.recipes)}]"
             line = f"{count} {run_name(r)}: {outcome_line}; {self.left()}"
             self.console.print(line, highlight=False, markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from bgn_lab.recipe import Recipe
 from bgn_lab.system import signals
 from bgn_lab.system.launch import launch
 from bgn_lab.training import workers
+from bgn_lab.training.metrics import Metrics
+from bgn_lab.training.result import Result
 from bgn_lab.training.run import Watcher, run
 from bgn_lab.training.task import Task
 
@@ -88,10 +91,10 @@ class Run:
         title = f"{norms.label(recipe)}, batch {recipe.batch_size}{_workers(own)}: {folder}"
         console.print(title, highlight=False, markup=False, soft_wrap=True)
         result = _train(console, task, folder, own)
-        if result["reason"]:
-            found = Text.assemble((result["status"], "red"), f": {result['reason']}")
+        if result.reason:
+            found = Text.assemble((result.status, "red"), f": {result.reason}")
         else:
-            found = Text(f"{task.result_line(result)}, {result['seconds']:.0f} s")
+            found = Text(f"{task.result_line(result)}, {result.seconds:.0f} s")
         console.print(found, soft_wrap=True)
         return 0
 
@@ -171,7 +174,7 @@ def _presets(experiment: Experiment) -> str:
     return f"other defaults: {', '.join(found)}"
 
 
-def _train(console: Console, task: Task, folder: Path, own: workers.Workers) -> dict[str, Any]:
+def _train(console: Console, task: Task, folder: Path, own: workers.Workers) -> Result:
     """The result, with a bar meanwhile."""
     columns = (
         TextColumn("epoch {task.fields[epoch]}"),
@@ -192,7 +195,7 @@ def _train(console: Console, task: Task, folder: Path, own: workers.Workers) -> 
         def step(epoch: int, done: int) -> None:
             progress.update(bar, completed=epoch * steps + done, epoch=epoch + 1)
 
-        def epoch(metrics: dict[str, Any]) -> None:
+        def epoch(metrics: Metrics) -> None:
             progress.console.print(line(metrics), highlight=False, soft_wrap=True)
 
         return run(task, folder, Watcher(begin, step, epoch), own)
@@ -208,15 +211,20 @@ def _workers(own: workers.Workers) -> str:
     return f" for each of {own.count} workers, on {'one process' if own.processes == 1 else f'{own.processes} processes'}"
 
 
-def line(metrics: dict[str, Any]) -> str:
+def line(metrics: Metrics) -> str:
     """The metrics of an epoch in one line."""
-    loss = "not finite" if metrics["train_loss"] is None else f"{metrics['train_loss']:.4f}"
-    scores = [f"{name} {metrics[key]:.2%}" for key, name in SHOWN.items() if key in metrics]
+    finite = math.isfinite(metrics.train_loss)
+    loss = f"{metrics.train_loss:.4f}" if finite else "not finite"
+    scores = [
+        f"{name} {value:.2%}"
+        for key, name in SHOWN.items()
+        if (value := metrics.value(key)) is not None
+    ]
     return "  ".join(
         [
-            f"epoch {metrics['epoch']:>3}",
+            f"epoch {metrics.epoch:>3}",
             f"loss {loss}",
             *scores,
-            f"{metrics['images_per_second']:.0f} images/s",
+            f"{metrics.images_per_second:.0f} images/s",
         ]
     )

@@ -25,7 +25,8 @@ from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 from bgn_lab.system import files, signals
 from bgn_lab.system.signals import STOPPED, Interrupted
 from bgn_lab.training import record
-from bgn_lab.training.run import FINISHED, NOT_CONVERGED, is_finished
+from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Result
+from bgn_lab.training.run import is_finished
 
 RUNS = "runs"
 
@@ -166,7 +167,7 @@ class Tune:
         done = [record.read_about(folder / key) for key in runs if is_finished(folder / key)]
         for words in record.other_versions(done, len(runs)):
             console.print(words, highlight=False, soft_wrap=True)
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, Result] = {}
         failures: list[str] = []
         columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
@@ -207,7 +208,7 @@ def distinct(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 rows = task.description()
-            alike = tuple((row["layer"], row["acts_as"], row["G"]) for row in rows)
+            alike = tuple((row.layer, row.acts_as, row.G) for row in rows)
             layers[like] = alike, partners.of(like)
         key = recipe.lr, layers[like]
         same = kept.setdefault(key, recipe)
@@ -218,12 +219,12 @@ def distinct(
 
 
 def _standing(
-    recipe: ClassificationRecipe, seeds: range, found: dict[str, dict[str, Any]], data: str
+    recipe: ClassificationRecipe, seeds: range, found: dict[str, Result], data: str
 ) -> Standing:
     results = [found[replace(recipe, seed=seed).key(data)] for seed in seeds]
-    if any(r["status"] != FINISHED for r in results):
+    if any(r.status != FINISHED for r in results):
         return Standing(recipe, None)
-    return Standing(recipe, sum(r["validation_accuracy"] for r in results) / len(results))
+    return Standing(recipe, sum(r.validation_accuracy or 0 for r in results) / len(results))
 
 
 def survivors(standings: list[Standing]) -> list[Standing]:

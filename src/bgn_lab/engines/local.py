@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 from bgn import checks
 from bgn_lab.recipe import Recipe
 from bgn_lab.system import cores, signals
 from bgn_lab.system.signals import Interrupted
+from bgn_lab.training.result import Result
 
 
 class Broken(Exception):
@@ -35,7 +35,7 @@ class Outcome:
 
     key: str
     recipe: Recipe
-    result: dict[str, Any] | None
+    result: Result | None
     error: str = ""
 
 
@@ -63,7 +63,7 @@ def _set_up(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _work(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def _work(recipe: Recipe, folder: Path) -> Result:
     """Run a recipe in a worker process. SIGTERM and SIGHUP save the run and end the process."""
     from bgn_lab import experiments
 
@@ -89,7 +89,7 @@ def run(
     others; where a process is killed, the others stop at a checkpoint and :class:`Broken` is raised.
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
-    waiting: dict[Future[dict[str, Any]], tuple[str, Recipe]] = {}
+    waiting: dict[Future[Result], tuple[str, Recipe]] = {}
     others = set(multiprocessing.active_children())
     if hasattr(signal, "SIGHUP"):
         # Python's process that removes semaphores would die of it before the others are done

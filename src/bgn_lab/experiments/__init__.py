@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bgn_lab.data.sources import Data
     from bgn_lab.experiments.experiment import Experiment
     from bgn_lab.recipe import Recipe
+    from bgn_lab.training.result import Result
     from bgn_lab.training.run import Watcher
     from bgn_lab.training.task import Task
     from bgn_lab.training.workers import Workers
@@ -124,7 +125,7 @@ def task(recipe: Recipe, data: Data | None = None) -> Task:
 
 def run(
     recipe: Recipe, folder: Path, watcher: Watcher | None = None, workers: Workers | None = None
-) -> dict[str, Any]:
+) -> Result:
     """Train in a folder, or resume training there; the result. See
     :func:`bgn_lab.training.run.run`."""
     from bgn_lab.training import run as running

@@ -6,11 +6,10 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bgn_lab.experiments.fewshot.task import half_width
-from bgn_lab.report.collect import LAYERS, Run
-from bgn_lab.training.run import NOT_CONVERGED
+from bgn_lab.report.collect import Run
+from bgn_lab.training.result import NOT_CONVERGED, Result
 
 NOT_RUN, INCOMPLETE = "not run yet", "incomplete"
 
@@ -60,7 +59,7 @@ class Cell:
     missing: str = NOT_RUN  # what to write without a result
 
     @property
-    def results(self) -> list[dict[str, Any]]:
+    def results(self) -> list[Result]:
         """Results of runs that are over."""
         return [run.result for run in self.runs if run.result is not None]
 
@@ -114,7 +113,7 @@ def cell(runs: Mapping[int, Run], baseline: Mapping[int, Run], key: str = "test_
     order = tuple(runs[seed] for seed in sorted(runs))
     own, other = _accuracies(runs, key), _accuracies(baseline, key)
     failed = spread(list(_accuracies(runs, key, failed=True).values()))
-    if any("episodes" in run.result for run in order if run.result is not None):
+    if any(run.result.episodes for run in order if run.result is not None):
         parts, others = _episodes(runs, key), _episodes(baseline, key)
         differences = [
             [a - b for a, b in zip(parts[s], others[s], strict=True)] for s in parts if s in others
@@ -126,7 +125,7 @@ def cell(runs: Mapping[int, Run], baseline: Mapping[int, Run], key: str = "test_
     return Cell(order, *found, failed_accuracy=failed)
 
 
-def _over(runs: Mapping[int, Run], failed: bool) -> dict[int, dict[str, Any]]:
+def _over(runs: Mapping[int, Run], failed: bool) -> dict[int, Result]:
     return {
         seed: run.result
         for seed, run in runs.items()
@@ -136,14 +135,18 @@ def _over(runs: Mapping[int, Run], failed: bool) -> dict[int, dict[str, Any]]:
 
 def _accuracies(runs: Mapping[int, Run], key: str, failed: bool = False) -> dict[int, float]:
     return {
-        seed: result[key]
+        seed: value
         for seed, result in _over(runs, failed).items()
-        if result.get(key) is not None
+        if (value := result.measure(key)) is not None
     }
 
 
 def _episodes(runs: Mapping[int, Run], key: str) -> dict[int, list[float]]:
-    return {seed: result["episodes"][key] for seed, result in _over(runs, failed=False).items()}
+    return {
+        seed: accuracies
+        for seed, result in _over(runs, failed=False).items()
+        if (accuracies := result.episodes[key]) is not None
+    }
 
 
 def count(n: int, what: str) -> str:
@@ -156,17 +159,17 @@ def count(n: int, what: str) -> str:
 
 def became(found: Cell) -> str:
     """What the normalizer is in this network's layers, in short: its kind, its G and the values per statistic."""
-    rows = found.results[0][LAYERS] if found.results else []
+    rows = found.results[0].layers if found.results else []
     if not rows:
         return ""
-    kinds = Counter(row["acts_as"] for row in rows).most_common()
+    kinds = Counter(row.acts_as for row in rows).most_common()
     kind = (
         kinds[0][0]
         if len(kinds) == 1
         else ", ".join(f"{kind} in {count(n, 'layer')}" for kind, n in kinds)
     )
-    values = _range([row["instances"] for row in rows])
-    return f"{kind}; G {_range([row['G'] for row in rows])}; {values} values"
+    values = _range([row.instances for row in rows])
+    return f"{kind}; G {_range([row.G for row in rows])}; {values} values"
 
 
 def _range(values: list[int]) -> str:

@@ -14,10 +14,10 @@ from bgn_lab.recipe import TRAINING, Recipe
 from bgn_lab.report import schema
 from bgn_lab.report.schema import Positive, Share
 from bgn_lab.system.printable import printable, printable_values, shorten
+from bgn_lab.training.metrics import NUMBERS, Metrics
 from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
-from bgn_lab.training.run import FINISHED, NOT_CONVERGED
+from bgn_lab.training.result import FINISHED, LAYERS, NOT_CONVERGED, Result
 
-LAYERS = "normalisers"  # of a result: a row for each layer that normalizes
 LAYER = {
     "layer": str,
     "shape": list[Positive],
@@ -35,8 +35,8 @@ class Run:
     folder: Path
     recipe: Recipe
     about: dict[str, Any]
-    metrics: tuple[dict[str, Any], ...]
-    result: dict[str, Any] | None
+    metrics: tuple[Metrics, ...]
+    result: Result | None
     data: str | None = None
     """Fingerprint of its data; None if it has not begun."""
 
@@ -48,7 +48,7 @@ class Run:
     @property
     def failed(self) -> bool:
         """Whether it is over and did not converge."""
-        return self.result is not None and self.result["status"] == NOT_CONVERGED
+        return self.result is not None and self.result.status == NOT_CONVERGED
 
     def settings(self) -> dict[str, Any]:
         """The recipe as plain printable values, with names of files as in the command."""
@@ -65,7 +65,8 @@ class Run:
         }
         about = {**self.about, **({"command": self.command} if self.command else {})}
         about.pop("sessions", None)  # whose commands name paths
-        return {"folder": self.folder.name, "recipe": recipe, "result": self.result, "about": about}
+        result = None if self.result is None else self.result.to_json()
+        return {"folder": self.folder.name, "recipe": recipe, "result": result, "about": about}
 
 
 def _name(word: str) -> str:
@@ -165,7 +166,7 @@ def _fingerprint(text: str) -> str:
     return shorten(str(found), FINGERPRINT)
 
 
-def _metrics(text: str, recipe: Recipe) -> Iterator[dict[str, Any]]:
+def _metrics(text: str, recipe: Recipe) -> Iterator[Metrics]:
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):  # a run that is killed may leave half a line
         lines.pop()
@@ -173,30 +174,41 @@ def _metrics(text: str, recipe: Recipe) -> Iterator[dict[str, Any]]:
         try:
             found: dict[str, Any] = printable_values(schema.parse(line))
             schema.check("epoch", found.get("epoch"), Positive)
+            for name in NUMBERS:
+                schema.check(name, found.get(name), float | None)
             for curve in (TRAINING, *recipe.curves):
                 schema.check(curve.key, found.get(curve.key), Share | None)
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
-        yield found
+        yield Metrics.from_json(found)
 
 
-def _result(text: str, recipe: Recipe) -> dict[str, Any]:
+def _result(text: str, recipe: Recipe) -> Result:
     found: dict[str, Any] = printable_values(schema.parse(text))
     status = found.get("status")
     if status not in (FINISHED, NOT_CONVERGED):
         schema.check("status", status, str)
         raise ValueError(f"status={status!r}; expected {FINISHED!r} or {NOT_CONVERGED!r}")
-    required = {"reason": str, "chance": Share, "floor": Share, "seconds": float, "images": dict}
-    optional: dict[str, Any] = {"test_accuracy": Share, "parameters": int, "epochs": int}
+    required = {
+        "reason": str, "chance": Share, "floor": Share, "seconds": float, "images": dict,
+        "parameters": int, "epochs": int, "classes": int, "image": list[int],
+    }  # fmt: skip
+    optional: dict[str, Any] = {
+        "test_accuracy": Share, "train_accuracy": Share, "validation_accuracy": Share,
+        "shard_accuracy": Share, "shard_images": int, "weights_sha256": str,
+    }  # fmt: skip
+    if "judged" in found:  # older versions lack it
+        required["judged"] = str
     if recipe.experiment == "adaptation":
         required |= {"source": str, "target": str}
     else:
         _check_absent("source", found, recipe)
+        _check_absent("target", found, recipe)
     for name, kind in required.items():
         schema.check(name, found.get(name), kind)
     for name, kind in optional.items():
         schema.check(name, found.get(name), kind | None)
-    for part, kind in {"train": int, "test": Positive}.items():
+    for part, kind in {"train": int, "validation": int, "test": Positive}.items():
         schema.check(f"images: {part}", found["images"].get(part), kind)
     schema.check("images", found["images"], dict[str, int])
     for i, measure in enumerate(recipe.measures):
@@ -205,7 +217,7 @@ def _result(text: str, recipe: Recipe) -> dict[str, Any]:
     _check_episodes(found, recipe)
     _check_layers(found.get(LAYERS))
     found["reason"] = shorten(found["reason"], LONGEST)
-    return found
+    return Result.from_json(found)
 
 
 def _check_episodes(result: dict[str, Any], recipe: Recipe) -> None:

@@ -13,7 +13,7 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from bgn_lab.system.printable import shorten
 
 __all__ = ["Comparison", "compare", "compared", "named"]
 
-ACCURACY, MEAN = "test_accuracy", "mean"
+MEAN = "mean"
 IN_TITLE = ("experiment", "data", "model", "width", "epochs", "simulate_workers")
 BY_TASK = "as released, by task"  # trust that is the default of each task
 BySeed = dict[tuple[str, int | str], dict[int, Run]]
@@ -68,7 +68,7 @@ def _setting(run: Run) -> dict[str, Any]:
         found["pretrained"] = recipe.weights is not None
     if run.result is not None and isinstance(recipe.place, int):  # tasks have their own images
         # data sets of one name may differ, such as a part of it and the whole
-        found["images"] = run.result["images"]
+        found["images"] = asdict(run.result.images)
         if run.data is not None:  # files may have changed from run to run
             found["content"] = run.data
     return found
@@ -248,8 +248,8 @@ def _rivals(runs: Sequence[Run], rows: Mapping[int, str]) -> dict[str, str]:
 
 def _accuracy(run: Run) -> float:
     assert run.result is not None
-    accuracy: float = run.result[ACCURACY]
-    return accuracy
+    assert run.result.test_accuracy is not None
+    return run.result.test_accuracy
 
 
 def _average(by_seed: BySeed, labels: Sequence[str], places: Sequence[int | str]) -> list[str]:
@@ -270,7 +270,7 @@ def _average(by_seed: BySeed, labels: Sequence[str], places: Sequence[int | str]
             seed: replace(
                 run,
                 folder=Path(MEAN),
-                result={**(run.result or {}), ACCURACY: statistics.mean(values)},
+                result=run.result and replace(run.result, test_accuracy=statistics.mean(values)),
             )
             for seed, run in own[0].items()
             if len(values := [_accuracy(found[seed]) for found in own if seed in found])

@@ -21,7 +21,7 @@ from bgn_lab.recipe import TRAINING, Measure
 from bgn_lab.report.cells import Cell
 from bgn_lab.report.grid import Comparison, named
 from bgn_lab.system import files
-from bgn_lab.training.run import NOT_CONVERGED
+from bgn_lab.training.result import NOT_CONVERGED
 
 # one color per normalizer (Okabe and Ito's, which color-blind readers can distinguish)
 STYLES = {
@@ -220,7 +220,7 @@ def curves(found: Comparison, columns: int = 4) -> Figure:
     kinds = _kinds(found)
     places, columns = found.places, min(columns, len(found.places))
     # more markers would hide the lines
-    few = max((epoch["epoch"] for run in found.runs for epoch in run.metrics), default=0) <= 12
+    few = max((epoch.epoch for run in found.runs for epoch in run.metrics), default=0) <= 12
     blocks = [places[i : i + columns] for i in range(0, len(places), columns)]
     rows = len(blocks) * len(kinds)
     wide = NARROW if columns == 1 else max(2.7 * columns, 5.4)
@@ -249,10 +249,10 @@ def curves(found: Comparison, columns: int = 4) -> Figure:
 def _kinds(found: Comparison) -> list[Measure]:
     """What was measured by epoch: on training images, then on others."""
     known = list(dict.fromkeys((TRAINING, *found.setting.curves)))
-    measured = {
-        name for run in found.runs for epoch in run.metrics for name in epoch if epoch[name] is not None
-    }  # fmt: skip
-    return [kind for kind in known if kind.key in measured] or known[-1:]
+    epochs = [epoch for run in found.runs for epoch in run.metrics]
+    return [
+        kind for kind in known if any(epoch.value(kind.key) is not None for epoch in epochs)
+    ] or known[-1:]
 
 
 def _means(cell: Cell, name: str) -> dict[int, float]:
@@ -261,8 +261,8 @@ def _means(cell: Cell, name: str) -> dict[int, float]:
     by_epoch: dict[int, list[float]] = defaultdict(list)
     for run in [run for run in over if not run.failed] or over:
         for metrics in run.metrics:
-            if metrics.get(name) is not None:
-                by_epoch[metrics["epoch"]].append(100 * metrics[name])
+            if (value := metrics.value(name)) is not None:
+                by_epoch[metrics.epoch].append(100 * value)
     return {epoch: sum(values) / len(values) for epoch, values in sorted(by_epoch.items())}
 
 

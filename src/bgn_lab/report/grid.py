@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import Any
 
 from bgn_lab import experiments
 from bgn_lab.experiments.experiment import Experiment
@@ -13,6 +12,7 @@ from bgn_lab.recipe import Measure, Recipe
 from bgn_lab.report.cells import Cell, count
 from bgn_lab.report.collect import Run
 from bgn_lab.system.printable import shorten
+from bgn_lab.training.result import Result
 
 BASELINE = "BN"
 JUDGED = {"train": "training", "validation": "validation"}  # images, by their name in results
@@ -86,7 +86,7 @@ class Comparison:
         ]
 
     @property
-    def results(self) -> list[dict[str, Any]]:
+    def results(self) -> list[Result]:
         """Results of all runs that are over."""
         return [run.result for run in self.runs if run.result is not None]
 
@@ -109,7 +109,7 @@ class Comparison:
         median = self.setting.median_of
         when = f" (median of the last {median} epochs)" if median > 1 else ""
         seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
-        if any("episodes" in result for result in self.results):
+        if any(result.episodes for result in self.results):
             over = f", mean of {seeds} ± 95 % interval over the episodes"
             single, pairs = "", "episode by episode"
         elif len(self.seeds) > 1:
@@ -137,24 +137,24 @@ class Comparison:
         over = self.results
         if not over:
             return "Nothing is finished yet."
-        if any("source" in result for result in over):
+        if any(result.source is not None for result in over):
             return (
                 f"Images: {self._sizes()}. A run that learns the source no better than by guessing,"
                 " or whose loss is not finite, did not converge."
             )
-        images, chance = over[0]["images"], over[0]["chance"]
-        judged = JUDGED.get(str(over[0].get("judged")), "judged")
-        accuracies = [a for result in over if (a := result.get("test_accuracy")) is not None]
+        images, chance = over[0].images, over[0].chance
+        judged = JUDGED.get(over[0].judged, "judged")
+        accuracies = [a for result in over if (a := result.test_accuracy) is not None]
         typical = statistics.median(accuracies) if accuracies else chance
-        error = 100 * math.sqrt(typical * (1 - typical) / images["test"])
+        error = 100 * math.sqrt(typical * (1 - typical) / images.test)
         sure = f": the standard error of one accuracy is about {error:.1f} points"
-        if "episodes" in over[0]:  # which the interval is over, so that it knows nothing of seeds
+        if over[0].episodes:  # which the interval is over, so that it knows nothing of seeds
             apart = f"; seeds of one normalizer are up to {self._between_seeds():.1f} points apart"
             sure = apart if len(self.seeds) > 1 else ""
         return (
-            f"{images['train']:,} training and {images['test']:,} test images{sure}. "
+            f"{images.train:,} training and {images.test:,} test images{sure}. "
             f"Guessing reaches {100 * chance:.1f} %; a run that ends at "
-            f"{100 * over[0]['floor']:.1f} % or less of the {judged} images, "
+            f"{100 * over[0].floor:.1f} % or less of the {judged} images, "
             "or whose loss is not finite, did not converge."
         )
 
@@ -166,7 +166,7 @@ class Comparison:
                 for run in found.runs
                 if run.result is not None
                 and not run.failed
-                and (value := run.result.get(column.measure.key)) is not None
+                and (value := run.result.measure(column.measure.key)) is not None
             ]
             for (_, column), found in self.cells.items()
         ]
@@ -176,10 +176,8 @@ class Comparison:
         """Images of the domains."""
         found: dict[str, int] = {}
         for result in self.results:
-            found |= {
-                result["source"]: result["images"]["train"],
-                result["target"]: result["images"]["test"],
-            }
+            domains = {result.source: result.images.train, result.target: result.images.test}
+            found |= {name: images for name, images in domains.items() if name is not None}
         return ", ".join(f"{name} {images:,}" for name, images in sorted(found.items()))
 
     def caption(self) -> str:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from bgn_lab import paper
 from bgn_lab.report import figures, text
 from bgn_lab.report.cells import Cell, became
-from bgn_lab.report.collect import LAYERS, LONGEST, Damaged, Run
+from bgn_lab.report.collect import LONGEST, Damaged, Run
 from bgn_lab.report.comparison import compared
 from bgn_lab.report.grid import Comparison, named
 from bgn_lab.system.printable import shorten
@@ -136,13 +136,13 @@ def _layers(found: Comparison) -> list[tuple[str, Table]]:
         for result in found.cells[label, column].results[:1]:
             rows = tuple(
                 (
-                    row["layer"],
-                    " × ".join(map(str, row["shape"])),
-                    str(row["G"]),
-                    f"{row['instances']:,}",
-                    row["acts_as"],
+                    row.layer,
+                    " × ".join(map(str, row.shape)),
+                    str(row.G),
+                    f"{row.instances:,}",
+                    row.acts_as,
                 )
-                for row in result[LAYERS]
+                for row in result.layers
             )
             same.setdefault(rows, []).append(f"{label}, {named(column.place)}")
     return [("; ".join(names), _table(header, rows)) for rows, names in same.items()]
@@ -151,7 +151,7 @@ def _layers(found: Comparison) -> list[tuple[str, Table]]:
 def _failures(found: Comparison) -> Table | None:
     """Why runs count as not converged."""
     rows = [
-        [label, named(run.recipe.place), str(run.recipe.seed), run.result["reason"]]
+        [label, named(run.recipe.place), str(run.recipe.seed), run.result.reason]
         for label, column in product(found.labels, found.firsts)
         for run in found.cells[label, column].runs
         if run.failed and run.result is not None
@@ -167,7 +167,7 @@ def _settings(found: Comparison) -> Table:
         for name, value in {**run.settings(), **_machine(run)}.items():
             if name not in hidden and value is not None:
                 values.setdefault(name, {})[shorten(str(value), LONGEST)] = None
-    minutes = sum(result["seconds"] for result in found.results) / 60
+    minutes = sum(result.seconds for result in found.results) / 60
     rows = {
         **{name: _listed(list(own)) for name, own in values.items()},
         "seeds": _listed([str(seed) for seed in found.seeds]),

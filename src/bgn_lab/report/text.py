@@ -15,7 +15,7 @@ from bgn_lab import experiments, paper
 from bgn_lab.report.cells import Cell, became
 from bgn_lab.report.collect import Damaged
 from bgn_lab.report.grid import BASELINE, Column, Comparison, named
-from bgn_lab.training.run import NOT_CONVERGED
+from bgn_lab.training.result import NOT_CONVERGED
 
 TITLE = "Normalizers compared"
 MARK = "Written by bgn report, which overwrites it."

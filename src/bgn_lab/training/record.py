@@ -21,6 +21,8 @@ from bgn_lab.data.sources import Data
 from bgn_lab.recipe import Recipe
 from bgn_lab.system import cores, files
 from bgn_lab.training import workers
+from bgn_lab.training.metrics import Metrics
+from bgn_lab.training.result import Result
 
 RECIPE, ABOUT, METRICS, RESULT = "recipe.json", "about.json", "metrics.jsonl", "result.json"
 DATA = "data.json"  # fingerprints of the data that a run began with
@@ -97,10 +99,16 @@ class Record:
         first = {} if sessions else session  # what is known, choices among it, stays
         files.write_json(path, {**known, **first, "sessions": [*sessions, session]})
 
-    def result(self) -> dict[str, Any] | None:
+    def result(self) -> Result | None:
         """Result of the run, if it is finished."""
         path = self.folder / RESULT
-        return _json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        values = _json(path)
+        try:
+            return Result.from_json(values)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error})") from None
 
     def choose(self, name: str, choice: Callable[[], bool]) -> bool:
         """A choice that depends on the machine: made once, and kept when the run is resumed."""
@@ -111,7 +119,7 @@ class Record:
             files.write_json(path, known)
         return bool(known[name])
 
-    def rewind(self, epoch: int) -> list[dict[str, Any]]:
+    def rewind(self, epoch: int) -> list[Metrics]:
         """Metrics of the first epochs; lines beyond the last checkpoint are removed."""
         path = self.folder / METRICS
         lines = path.read_text().splitlines() if path.exists() else []
@@ -123,17 +131,17 @@ class Record:
             )
         if lines[epoch:]:
             files.write(path, "".join(line + "\n" for line in kept))
-        return [json.loads(line) for line in kept]
+        return [Metrics.from_json(json.loads(line)) for line in kept]
 
-    def add(self, metrics: Mapping[str, Any]) -> None:
+    def add(self, metrics: Metrics) -> None:
         """Append the metrics of an epoch."""
         # flushed to disk as checkpoints are: after a power failure there shall not be fewer lines
         # than epochs in the checkpoint
-        files.append(self.folder / METRICS, json.dumps(metrics, allow_nan=False) + "\n")
+        files.append(self.folder / METRICS, json.dumps(metrics.to_json(), allow_nan=False) + "\n")
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def finish(self, result: Result) -> None:
         """Write the result; a run with one is finished."""
-        files.write_json(self.folder / RESULT, result)
+        files.write_json(self.folder / RESULT, result.to_json())
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, replace
 from itertools import islice
@@ -28,11 +28,12 @@ from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import checkpoint, loop
 from bgn_lab.training import record as records
 from bgn_lab.training.loop import Score
+from bgn_lab.training.metrics import Measured, Metrics
 from bgn_lab.training.record import Record
+from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Layer, Result
 from bgn_lab.training.task import Task, View
 from bgn_lab.training.workers import Workers, workers_per_pass
 
-FINISHED, NOT_CONVERGED = "finished", "did not converge"
 WEIGHTS = "model.safetensors"
 
 
@@ -42,12 +43,12 @@ class Watcher:
 
     begin: Callable[[int, int], None] = lambda epochs, steps: None  # noqa: ARG005
     step: Callable[[int, int], None] = lambda epoch, step: None  # noqa: ARG005
-    epoch: Callable[[dict[str, Any]], None] = lambda metrics: None  # noqa: ARG005
+    epoch: Callable[[Metrics], None] = lambda metrics: None  # noqa: ARG005
 
 
 def run(
     task: Task, folder: Path, watcher: Watcher | None = None, workers: Workers | None = None
-) -> dict[str, Any]:
+) -> Result:
     """Train in a folder of its own, or resume there; the result, at once if there is one already.
 
     With several processes all call this; the first one alone reads and writes the folder.
@@ -123,7 +124,7 @@ class _Training:
             self.scaler.load_state_dict(progress.scaler)
         return progress
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Result:
         """Train for the remaining epochs; the result."""
         recipe = self.recipe
         # a damaged image shall not turn up after days; those for training do in the first epoch
@@ -136,22 +137,23 @@ class _Training:
                 break
             metrics = self._epoch(epoch)
             if board is not None:
-                for name, value in metrics.items():
+                for name, value in metrics.to_json().items():
                     if isinstance(value, float):
                         board.add_scalar(name, value, epoch + 1)
                 board.flush()
             self.watcher.epoch(metrics)
         if board is not None:
             board.close()
-        result = _result(self.task, self.model, self.history, self.progress.seconds)
-        result["normalisers"] = self.normalizers
+        result = _result(
+            self.task, self.model, self.history, self.progress.seconds, self.normalizers
+        )
         if self.record is None:
             return result
         known = self.record.result()  # then only the pictures are missing
         if known is None:
             weights = save(checkpoint.separate(self.model.state_dict()))
             files.write(self.folder / WEIGHTS, weights)
-            known = {**result, "weights_sha256": hashlib.sha256(weights).hexdigest()}
+            known = replace(result, weights_sha256=hashlib.sha256(weights).hexdigest())
             self.record.finish(known)
         self._illustrate()
         return known
@@ -184,7 +186,7 @@ class _Training:
         self.watcher.begin(self.recipe.epochs, self.steps)
         return not self.task.over()
 
-    def _epoch(self, epoch: int) -> dict[str, Any]:
+    def _epoch(self, epoch: int) -> Metrics:
         workers, begun = self.workers, self.progress
         begin = time.perf_counter() - begun.spent
         with signals.defer_signals():
@@ -199,18 +201,19 @@ class _Training:
                     )
                 )
         seconds = time.perf_counter() - begin
-        metrics = {
-            "epoch": epoch + 1, "lr": self.optimizer.param_groups[0]["lr"], "seconds": seconds,
-            "images_per_second": trained.images / seconds, "train_loss": trained.loss, "train_accuracy": trained.accuracy,
-        }  # fmt: skip
+        measured = Measured()
         if math.isfinite(trained.loss):
             workers.broadcast_buffers(self.model)
-            metrics |= self.task.measure(self.history, self.compiled, self._score)
-        # JSON knows finite numbers only
-        metrics = {
-            n: None if isinstance(v, float) and not math.isfinite(v) else v
-            for n, v in metrics.items()
-        }
+            measured = self.task.measure(self.history, self.compiled, self._score)
+        metrics = Metrics(
+            **vars(measured),
+            epoch=epoch + 1,
+            lr=self.optimizer.param_groups[0]["lr"],
+            seconds=seconds,
+            images_per_second=trained.images / seconds,
+            train_loss=trained.loss,
+            train_accuracy=trained.accuracy,
+        )
         with signals.defer_signals():
             self.history.append(metrics)
             if self.record is not None:
@@ -308,24 +311,29 @@ def _concatenated(batches: list[Batch]) -> Batch:
     return x, y
 
 
-def _trouble(history: list[dict[str, Any]]) -> str:
+def _trouble(history: list[Metrics]) -> str:
     """Why there is no use in going on: a loss of the last epoch that is not a finite number."""
-    lost = [name for name, value in history[-1].items() if value is None] if history else []
-    return f"{' and '.join(lost)} of epoch {history[-1]['epoch']} not finite" if lost else ""
+    lost = history[-1].not_finite if history else []
+    return f"{' and '.join(lost)} of epoch {history[-1].epoch} not finite" if lost else ""
 
 
 def _result(
-    task: Task, model: nn.Module, history: list[dict[str, Any]], seconds: float
-) -> dict[str, Any]:
+    task: Task,
+    model: nn.Module,
+    history: list[Metrics],
+    seconds: float,
+    normalizers: Iterable[Layer] = (),
+) -> Result:
     found, trouble = task.summary(history), _trouble(history) or task.failure(history)
-    return {
-        "status": NOT_CONVERGED if trouble else FINISHED,
-        "reason": trouble,
-        **found,
-        "epochs": len(history),
-        "seconds": seconds,
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
+    return Result(
+        **vars(found),
+        status=NOT_CONVERGED if trouble else FINISHED,
+        reason=trouble,
+        epochs=len(history),
+        seconds=seconds,
+        parameters=sum(p.numel() for p in model.parameters()),
+        layers=tuple(normalizers),
+    )
 
 
 def _board(folder: Path) -> Any:

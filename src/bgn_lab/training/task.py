@@ -9,7 +9,8 @@ import importlib.util
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from bgn_lab.data.sources import Batch, Data, Source, chance
 from bgn_lab.recipe import MomentumOptions, Recipe, ScheduleOptions, SGDOptions
 from bgn_lab.training import loop, schedule
 from bgn_lab.training.loop import Learned, Score
+from bgn_lab.training.metrics import Measured, Metrics
+from bgn_lab.training.result import Images, Layer, Result, Summary
 
 View = Callable[[nn.Module, Batch], Batch]  # of a prepared batch, by the network as it stands
 Scoring = Callable[
@@ -67,21 +70,12 @@ class Task:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model.to(recipe.device)
 
-    def description(self) -> list[dict[str, Any]]:
-        """What each normaliser amounts to in this network: :func:`bgn.describe`, as plain values."""
+    def description(self) -> list[Layer]:
+        """What each normaliser amounts to in this network: :func:`bgn.describe`."""
         if ":" in self.recipe.norm:  # a class that the library does not know
             return []
         found = bgn.describe(self.initial_network(), self.data.shape, self.recipe.batch_size)
-        return [
-            {
-                "layer": r.layer,
-                "shape": list(r.shape),
-                "G": r.G,
-                "instances": r.instances,
-                "acts_as": r.acts_as,
-            }
-            for r in found
-        ]
+        return [Layer(r.layer, tuple(r.shape), r.G, r.instances, r.acts_as) for r in found]
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """For all parameters."""
@@ -159,29 +153,25 @@ class Task:
 
     def measure(
         self,
-        history: list[dict[str, Any]],
+        history: list[Metrics],
         model: nn.Module,  # noqa: ARG002
         score: Scoring,
-    ) -> dict[str, Any]:
+    ) -> Measured:
         """Metrics after an epoch: on validation images always, on test images at the end."""
         metrics = self.validation(score)
         if self.recipe.test and len(history) >= self.recipe.epochs - self.recipe.median_of:
             tested, part = score(self.data.test, None)
-            metrics |= {
-                "test_loss": tested.loss,
-                "test_accuracy": tested.accuracy,
-                "test_images": tested.images,
-            }
+            metrics = metrics.with_test(tested)
             if part.images < tested.images:  # which is what the paper's figures seem to be
-                metrics |= {"shard_accuracy": part.accuracy, "shard_images": part.images}
+                metrics = replace(metrics, shard_accuracy=part.accuracy, shard_images=part.images)
         return metrics
 
-    def validation(self, score: Scoring) -> dict[str, Any]:
+    def validation(self, score: Scoring) -> Measured:
         """Loss and accuracy on the images that are held out, if there are any."""
         if not len(self.data.validation):
-            return {}
+            return Measured()
         held, _ = score(self.data.validation, None)
-        return {"validation_loss": held.loss, "validation_accuracy": held.accuracy}
+        return Measured(validation_loss=held.loss, validation_accuracy=held.accuracy)
 
     @property
     def judged(self) -> str:
@@ -200,9 +190,9 @@ class Task:
         """Accuracy on the judged images that a run must exceed to count as converged."""
         return floor(self.guessing(), len(getattr(self.data, self.judged)))
 
-    def failure(self, history: list[dict[str, Any]]) -> str:
+    def failure(self, history: list[Metrics]) -> str:
         """Why a run did not converge; empty if it did, or if there is nothing to judge by."""
-        accuracy = history[-1].get(f"{self.judged}_accuracy") if history else None
+        accuracy = history[-1].value(f"{self.judged}_accuracy") if history else None
         if accuracy is None or accuracy > self.floor():
             return ""
         images = {"validation": "validation", "train": "training"}[self.judged]
@@ -211,39 +201,35 @@ class Task:
             f" and, by luck, {self.floor():.2%}"
         )
 
-    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
-        """Accuracies of a finished run.
-
-        ``floor`` is what the accuracy on the ``judged`` images must exceed to count as converged.
-        """
-        tests = [m for m in history if "test_accuracy" in m]
-        images = tests[-1]["test_images"] if tests else len(self.data.test)
-        parts = {part: len(getattr(self.data, part)) for part in ("train", "validation")}
-        return {
-            "test_accuracy": median(tests, "test_accuracy"),
-            **_shard(tests),
-            "train_accuracy": history[-1].get("train_accuracy"),
-            "validation_accuracy": history[-1].get("validation_accuracy"),
-            "chance": self.data.chance,
-            "judged": self.judged,
-            "floor": self.floor(),
-            "classes": len(self.data.classes),
-            "images": {**parts, "test": images},
-            "image": list(self.data.shape),
-        }
+    def summary(self, history: list[Metrics]) -> Summary:
+        """Accuracies of a finished run."""
+        last = history[-1]
+        tested = next((m for m in reversed(history) if m.test_accuracy is not None), Measured())
+        images = len(self.data.test) if tested.test_images is None else tested.test_images
+        return Summary(
+            test_accuracy=median(m.test_accuracy for m in history),
+            shard_accuracy=median(m.shard_accuracy for m in history),
+            shard_images=tested.shard_images,
+            train_accuracy=last.train_accuracy,
+            validation_accuracy=last.validation_accuracy,
+            chance=self.data.chance,
+            judged=self.judged,
+            floor=self.floor(),
+            classes=len(self.data.classes),
+            images=Images(len(self.data.train), len(self.data.validation), images),
+            image=tuple(self.data.shape),
+        )
 
     def illustrate(self, model: nn.Module, folder: Path) -> None:
         """Draw what is worth a look, into the folder of a run that is over."""
 
-    def result_line(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: Result) -> str:
         """One line on a run that converged."""
-        if result["test_accuracy"] is None:
-            return f"{self.judged} accuracy {result[f'{self.judged}_accuracy']:.2%}"
-        said = f"test accuracy {result['test_accuracy']:.2%} on {result['images']['test']} images"
-        if "shard_images" in result:
-            said += (
-                f" ({result['shard_accuracy']:.2%} on the first worker's {result['shard_images']})"
-            )
+        if result.test_accuracy is None:
+            return f"{self.judged} accuracy {result.measure(f'{self.judged}_accuracy'):.2%}"
+        said = f"test accuracy {result.test_accuracy:.2%} on {result.images.test} images"
+        if result.shard_images is not None:
+            said += f" ({result.shard_accuracy:.2%} on the first worker's {result.shard_images})"
         return said
 
     def check(self) -> None:
@@ -294,17 +280,11 @@ def floor(chance: float, images: int) -> float:
     return min(chance + 3 * math.sqrt(chance * (1 - chance) / max(images, 1)), (1 + chance) / 2)
 
 
-def median(epochs: list[dict[str, Any]], name: str) -> float | None:
-    """Of a metric over some epochs; None of none."""
-    values = [m[name] for m in epochs if name in m]
-    return statistics.median(values) if values else None
+def median(values: Iterable[float | None]) -> float | None:
+    """Of a metric over the epochs in which it was measured; None of none.
 
-
-def _shard(tests: list[dict[str, Any]]) -> dict[str, Any]:
-    """The accuracy on the first worker's part of the test images, where there are several workers."""
-    if not tests or "shard_images" not in tests[-1]:
-        return {}
-    return {
-        "shard_accuracy": median(tests, "shard_accuracy"),
-        "shard_images": tests[-1]["shard_images"],
-    }
+    >>> median([None, 0.5, 0.75, 1.0]), median([None])
+    (0.75, None)
+    """
+    measured = [value for value in values if value is not None]
+    return statistics.median(measured) if measured else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from bgn_lab.norms import Norm
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
 from bgn_lab.training.loop import Learned
+from bgn_lab.training.metrics import Measured, Metrics
+from bgn_lab.training.result import Images, Result, Summary
 from bgn_lab.training.task import Scoring, Task
 
 PICTURE = "features.png"
@@ -199,49 +202,47 @@ class Adaptation(Task):
 
     def measure(
         self,
-        history: list[dict[str, Any]],  # noqa: ARG002
+        history: list[Metrics],  # noqa: ARG002
         model: nn.Module,
         score: Scoring,
-    ) -> dict[str, Any]:
+    ) -> Measured:
         """The target, after every loop, because any may be the last."""
         adapting = "labels" in self.plan
-        metrics: dict[str, Any] = {"steps": int(self.plan["steps"])}
+        metrics = Measured()
+        own: dict[str, float] = {"steps": int(self.plan["steps"])}
         if self.recipe.test:
             with bgn.domain(model, TARGET if adapting else SOURCE):
                 found, _ = score(self.data.test, None)
-            metrics |= {
-                "test_loss": found.loss,
-                "test_accuracy": found.accuracy,
-                "test_images": found.images,
-            }
+            metrics = metrics.with_test(found)
         if adapting:
             kept = self.plan["kept"]
-            metrics |= dict(
-                zip(("shift", "gap", "changed"), self.plan["moved"].tolist(), strict=True)
-            )
-            metrics |= {
+            own |= dict(zip(("shift", "gap", "changed"), self.plan["moved"].tolist(), strict=True))
+            own |= {
                 "kept": int(kept.sum()),
                 "kept_classes": len(torch.unique(self.plan["labels"][kept])),
             }
-        return metrics
+        return replace(metrics, measures=own)
 
-    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+    def summary(self, history: list[Metrics]) -> Summary:
         """Of the last loop."""
-        images = {"train": len(self.data.train), "validation": 0, "test": len(self.data.test)}
-        domains = {"source": self.data.source, "target": self.data.target}
-        return {**super().summary(history[-1:]), "images": images, **domains}
+        return replace(
+            super().summary(history[-1:]),
+            images=Images(len(self.data.train), 0, len(self.data.test)),
+            source=self.data.source,
+            target=self.data.target,
+        )
 
-    def result_line(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: Result) -> str:
         """Accuracy on the target."""
-        if result["test_accuracy"] is None:
+        if result.test_accuracy is None:
             return super().result_line(result)
         how = (
             f"adapted from {self.data.source}"
             if self.recipe.adapt
             else f"from {self.data.source} alone"
         )
-        images = result["images"]["test"]
-        return f"{result['test_accuracy']:.2%} of the {images} images of {self.data.target}, {how} in {result['epochs']} loops"
+        images = result.images.test
+        return f"{result.test_accuracy:.2%} of the {images} images of {self.data.target}, {how} in {result.epochs} loops"
 
     def illustrate(self, model: nn.Module, folder: Path) -> None:
         """Both domains before and after."""

@@ -7,7 +7,6 @@ the paper, and stronger ones at the end, because a defence is judged by those.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +17,8 @@ from bgn_lab.data.sources import Batch, Data, mixed
 from bgn_lab.experiments.adversarial.pgd import PGD
 from bgn_lab.experiments.adversarial.recipe import AdversarialRecipe
 from bgn_lab.recipe import Recipe
+from bgn_lab.training.metrics import Measured, Metrics
+from bgn_lab.training.result import Result, Summary
 from bgn_lab.training.task import Scoring, Task, View, fused, median
 
 
@@ -65,84 +66,75 @@ class Adversarial(Task):
 
     def measure(
         self,
-        history: list[dict[str, Any]],
+        history: list[Metrics],
         model: nn.Module,  # noqa: ARG002
         score: Scoring,
-    ) -> dict[str, Any]:
+    ) -> Measured:
         """Clean and robust. Test images in the last epoch, and whenever the validation images are more robust than before."""
         r = self.recipe
         attack = _under(PGD(r.bound, r.step_size, r.test_steps))
-        metrics: dict[str, Any] = {}
-        before = max(
-            (m["validation_robust"] for m in history if "validation_robust" in m), default=-1.0
-        )
+        metrics = Measured()
+        own: dict[str, float] = {}
+        before = max((m.measures.get("validation_robust", -1.0) for m in history), default=-1.0)
         if len(self.data.validation):
-            metrics["validation_accuracy"] = score(self.data.validation, None)[0].accuracy
-            metrics["validation_robust"] = score(self.data.validation, attack)[0].accuracy
+            held = score(self.data.validation, None)[0]
+            metrics = replace(metrics, validation_accuracy=held.accuracy)
+            own["validation_robust"] = score(self.data.validation, attack)[0].accuracy
         last = len(history) >= r.epochs - r.median_of
-        if r.test and (last or metrics.get("validation_robust", -1.0) > before):
-            clean, robust = score(self.data.test, None)[0], score(self.data.test, attack)[0]
-            metrics |= {
-                "test_loss": clean.loss,
-                "test_accuracy": clean.accuracy,
-                "test_images": clean.images,
-            }
-            metrics |= {"test_robust": robust.accuracy}
+        if r.test and (last or own.get("validation_robust", -1.0) > before):
+            metrics = metrics.with_test(score(self.data.test, None)[0])
+            own["test_robust"] = score(self.data.test, attack)[0].accuracy
         if r.test and len(history) == r.epochs - 1 and r.strong_images:
             some = self.data.test.part(torch.arange(min(r.strong_images, len(self.data.test))))
-            metrics["test_robust_same"] = score(some, attack)[0].accuracy
+            own["test_robust_same"] = score(some, attack)[0].accuracy
             for steps in r.strong_steps:
                 torch.manual_seed(mixed(r.seed, steps))
                 strong = PGD(r.bound, r.step_size, steps, start=True, restarts=r.strong_restarts)
                 found = score(some, _under(strong))[0]
-                metrics |= {f"test_robust_{steps}": found.accuracy, "strong_images": found.images}
-        return metrics
+                own |= {f"test_robust_{steps}": found.accuracy, "strong_images": found.images}
+        return replace(metrics, measures=own)
 
-    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+    def summary(self, history: list[Metrics]) -> Summary:
         """Accuracies of the last epochs; where there are validation images, also those of the epoch
         that was most robust on them."""
         last = history[-self.recipe.median_of :]
-        held = [m for m in history if "validation_robust" in m and "test_robust" in m]
-        best: dict[str, Any] = {}
+        held = [m for m in history if {"validation_robust", "test_robust"} <= m.measures.keys()]
+        best: dict[str, float | None] = {}
         if held:
-            chosen = max(held, key=lambda m: float(m["validation_robust"]))
+            chosen = max(held, key=lambda m: m.measures["validation_robust"])
             best = {
-                "validation_robust": last[-1].get("validation_robust"),
-                "best_epoch": chosen["epoch"],
-                "best_test_accuracy": chosen["test_accuracy"],
-                "best_test_robust": chosen["test_robust"],
+                "validation_robust": last[-1].measures.get("validation_robust"),
+                "best_epoch": chosen.epoch,
+                "best_test_accuracy": chosen.test_accuracy,
+                "best_test_robust": chosen.measures["test_robust"],
             }
         strong = {
             name: value
-            for name, value in last[-1].items()
+            for name, value in last[-1].measures.items()
             if name.startswith(("test_robust_", "strong_images"))
         }
-        return {
-            **super().summary(last),
-            "test_robust": median(last, "test_robust"),
-            **best,
-            **strong,
-        }
+        robust = {"test_robust": median(m.measures.get("test_robust") for m in last)}
+        return replace(super().summary(last), measures=robust | best | strong)
 
-    def result_line(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: Result) -> str:
         """Robust and clean accuracy."""
-        if result["test_robust"] is None:
+        r, images, own = self.recipe, result.images.test, result.measures
+        if own["test_robust"] is None:
             return super().result_line(result)
-        r, images = self.recipe, result["images"]["test"]
         found = (
-            f"robust {result['test_robust']:.2%}, clean {result['test_accuracy']:.2%} on {images}"
+            f"robust {own['test_robust']:.2%}, clean {result.test_accuracy:.2%} on {images}"
             " images, last epoch"
         )
-        if "best_epoch" in result:
+        if "best_epoch" in own:
             found += (
-                f"; in epoch {result['best_epoch']}, best on validation images:"
-                f" {result['best_test_robust']:.2%}"
+                f"; in epoch {own['best_epoch']}, best on validation images:"
+                f" {own['best_test_robust']:.2%}"
             )
-        if "test_robust_same" not in result:
+        if "test_robust_same" not in own:
             return found
-        strong = [f"{steps} steps {result[f'test_robust_{steps}']:.2%}" for steps in r.strong_steps]
+        strong = [f"{steps} steps {own[f'test_robust_{steps}']:.2%}" for steps in r.strong_steps]
         return (
-            f"{found}; on {result['strong_images']} of them {result['test_robust_same']:.2%}, with"
+            f"{found}; on {own['strong_images']} of them {own['test_robust_same']:.2%}, with"
             f" {r.strong_restarts} random starts: {', '.join(strong)}"
         )
 

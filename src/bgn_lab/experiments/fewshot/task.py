@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +25,8 @@ from bgn_lab.experiments.fewshot.recipe import SHOTS, FewShotRecipe
 from bgn_lab.models.resnet12 import FewShotNetwork, ResNet12, imprint
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
+from bgn_lab.training.metrics import Measured, Metrics
+from bgn_lab.training.result import Result, Summary
 from bgn_lab.training.task import Scoring, Task
 
 PICTURE, SHOWN = "episode.png", 10  # queries of each class in the picture
@@ -68,57 +69,47 @@ class FewShot(Task):
             train = replace(train, drawn=self.images())
         return train.training(r.batch_size, r.seed, epoch, numbers)
 
-    def measure(
-        self, history: list[dict[str, Any]], model: nn.Module, score: Scoring
-    ) -> dict[str, Any]:
+    def measure(self, history: list[Metrics], model: nn.Module, score: Scoring) -> Measured:
         """Episodes of the new classes in the last epoch, and whenever those of the classes for choosing go better than before."""
         metrics = self.validation(score)
-        before = max((m["choice_1"] for m in history if "choice_1" in m), default=-1.0)
+        own: dict[str, float] = {}
+        episodes: dict[str, list[float]] = {}
+        before = max((m.measures.get("choice_1", -1.0) for m in history), default=-1.0)
         if self.data.choice is not None:
-            metrics["choice_1"] = statistics.mean(self._episodes(model, self.data.choice)[1])
+            own["choice_1"] = statistics.mean(self._episodes(model, self.data.choice)[1])
         last = len(history) == self.recipe.epochs - 1
-        if self.recipe.test and (last or metrics.get("choice_1", -1.0) > before):
+        if self.recipe.test and (last or own.get("choice_1", -1.0) > before):
             for shots, accuracies in self._episodes(model, self.data.test).items():
-                metrics[f"test_{shots}"] = statistics.mean(accuracies)
+                own[f"test_{shots}"] = statistics.mean(accuracies)
                 if last:
-                    metrics[f"episodes_{shots}"] = accuracies
-        return metrics
+                    episodes[f"episodes_{shots}"] = accuracies
+        return replace(metrics, measures=own, details=episodes)
 
-    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+    def summary(self, history: list[Metrics]) -> Summary:
         """Of the last epoch, and of the one that went best with the classes for choosing."""
-        last, data = history[-1], self.data
+        last = history[-1]
         best = max(
-            (m for m in history if "choice_1" in m and "test_1" in m),
-            key=lambda m: float(m["choice_1"]),
+            (m for m in history if {"choice_1", "test_1"} <= m.measures.keys()),
+            key=lambda m: m.measures["choice_1"],
             default=last,
         )
-        found = {f"test_{shots}": last.get(f"test_{shots}") for shots in SHOTS}
-        return {
-            "test_accuracy": found["test_1"],
-            **found,
-            **{f"best_test_{shots}": best.get(f"test_{shots}") for shots in SHOTS},
-            "best_epoch": best["epoch"],
-            "episodes": {f"test_{shots}": last.get(f"episodes_{shots}") for shots in SHOTS},
-            "validation_accuracy": last.get("validation_accuracy"),
-            "train_accuracy": last.get("train_accuracy"),
-            "chance": data.chance,
-            "judged": self.judged,
-            "floor": self.floor(),
-            "classes": len(data.classes),
-            "images": {
-                "train": len(data.train),
-                "validation": len(data.validation),
-                "test": len(data.test),
-            },
-            "image": list(data.shape),
-        }
+        found = {f"test_{shots}": last.measures.get(f"test_{shots}") for shots in SHOTS}
+        chosen = {f"best_test_{shots}": best.measures.get(f"test_{shots}") for shots in SHOTS}
+        return replace(
+            super().summary(history),
+            test_accuracy=found["test_1"],
+            episodes={f"test_{shots}": last.details.get(f"episodes_{shots}") for shots in SHOTS},
+            measures={**found, **chosen, "best_epoch": best.epoch},
+        )
 
-    def result_line(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: Result) -> str:
         """Means over episodes, with 95 % intervals."""
-        if result["test_1"] is None:
+        if result.measures["test_1"] is None:
             return super().result_line(result)
         r = self.recipe
-        found = [f"{shots}-shot {interval(result['episodes'][f'test_{shots}'])}" for shots in SHOTS]
+        found = [
+            f"{shots}-shot {interval(result.episodes[f'test_{shots}'] or ())}" for shots in SHOTS
+        ]
         how = ", transductive" if r.transductive else ""
         return f"{', '.join(found)} ({r.classes}-way{how}, {r.episodes} episodes, 95 % intervals)"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ from bgn_lab.experiments.nas.recipe import ManasRecipe
 from bgn_lab.experiments.nas.search import Search, Weights
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
+from bgn_lab.training.metrics import Measured, Metrics
 from bgn_lab.training.task import Scoring
 
 BASELINE = 5.0  # of the reward
@@ -135,9 +135,7 @@ class Manas(Search):
         elif rounds >= r.window // 4:
             agents.learn_by_squares(self.plan)
 
-    def measure(
-        self, history: list[dict[str, Any]], model: nn.Module, score: Scoring
-    ) -> dict[str, Any]:
+    def measure(self, history: list[Metrics], model: nn.Module, score: Scoring) -> Measured:
         """Of the most probable path."""
         torch.manual_seed(self.recipe.seed + len(history))
         self._hear(model)

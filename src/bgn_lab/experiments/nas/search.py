@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -22,6 +21,8 @@ from bgn_lab.experiments.nas.recipe import SearchRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.system import files
 from bgn_lab.training import loop
+from bgn_lab.training.metrics import Measured, Metrics
+from bgn_lab.training.result import Result, Summary
 from bgn_lab.training.task import Scoring
 
 GENOTYPE = "genotype.json"
@@ -78,22 +79,24 @@ class Search(CellsTask):
 
     def measure(
         self,
-        history: list[dict[str, Any]],  # noqa: ARG002
+        history: list[Metrics],  # noqa: ARG002
         model: nn.Module,
         score: Scoring,
-    ) -> dict[str, Any]:
+    ) -> Measured:
         """Accuracy on the other half, the current mixture, and the genotype derived from it."""
         mix = self.mix(model)
         shown = [[[round(p, 5) for p in row] for row in cell] for cell in mix]
-        return {**self.validation(score), "mix": shown, "genotype": self.found(mix).to_json()}
+        own = {"mix": shown, "genotype": self.found(mix).to_json()}
+        return replace(self.validation(score), details=own)
 
-    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+    def summary(self, history: list[Metrics]) -> Summary:
         """With the genotype; without one if the loss was not finite."""
-        return {**super().summary(history), "genotype": history[-1].get("genotype")}
+        found = {"genotype": history[-1].details.get("genotype")}
+        return replace(super().summary(history), details=found)
 
-    def result_line(self, result: dict[str, Any]) -> str:
+    def result_line(self, result: Result) -> str:
         """Where the genotype is."""
-        return f"validation accuracy in the search {result['validation_accuracy']:.2%}; what was found is in {GENOTYPE}"
+        return f"validation accuracy in the search {result.validation_accuracy:.2%}; what was found is in {GENOTYPE}"
 
     def illustrate(self, model: nn.Module, folder: Path) -> None:  # noqa: ARG002
         """The genotype as a file, its cells, and how the search moved."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -17,6 +17,8 @@ from bgn_lab.experiments.nas.network import FoundNetwork
 from bgn_lab.experiments.nas.recipe import NasTrainRecipe
 from bgn_lab.recipe import Recipe
 from bgn_lab.training.loop import Learned
+from bgn_lab.training.metrics import Metrics
+from bgn_lab.training.result import Summary
 
 
 class NasTrain(CellsTask):
@@ -71,9 +73,7 @@ class NasTrain(CellsTask):
         """Epoch by epoch."""
         return cosine(self.recipe, epoch)
 
-    def summary(self, history: list[dict[str, Any]]) -> dict[str, Any]:
+    def summary(self, history: list[Metrics]) -> Summary:
         """With the genotype, whatever it is called."""
-        return {
-            **super().summary(history),
-            "genotype": genotype.find(self.recipe.genotype).to_json(),
-        }
+        found = {"genotype": genotype.find(self.recipe.genotype).to_json()}
+        return replace(super().summary(history), details=found)
