@@ -25,7 +25,8 @@ from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.recipe import Recipe
 from bgn_lab.training import task
 from bgn_lab.training.record import METRICS, RECIPE, RESULT
-from bgn_lab.training.run import FINISHED, NOT_CONVERGED, Watcher
+from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Images, Result
+from bgn_lab.training.run import Watcher
 from bgn_lab.training.run import run as train
 from tests.lab.small_images import few_test_images, small
 
@@ -38,9 +39,12 @@ MANAS = ManasRecipe(**TINY, window=8)
 SHORT = NasTrainRecipe(**{**TINY, "limit": None, "epochs": 9}, cutout=8)
 
 
-def result(status: str = FINISHED, **accuracies: float | None) -> dict[str, Any]:
+def result(status: str = FINISHED, **values: Any) -> Result:
     reason = "" if status == FINISHED else "by luck"
-    return {"status": status, "reason": reason, "seconds": 1.0, **accuracies}
+    return Result(
+        status=status, reason=reason, seconds=1.0, chance=0.1, floor=0.1, classes=10,
+        images=Images(2, 2, 2), image=(3, 8, 8), epochs=1, parameters=1, layers=(), **values,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -138,7 +142,8 @@ def test_of_results_that_are_made_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 a = accuracy[r.genotype]
                 own = result(status, validation_accuracy=a, test_accuracy=1 - a)
             else:
-                own = result(validation_accuracy=0.9 - r.seed / 10, genotype=genotypes[r.seed])
+                details = {"genotype": genotypes[r.seed]}
+                own = result(validation_accuracy=0.9 - r.seed / 10, details=details)
             on_outcome(local.Outcome(key, r, own))
 
     status = FINISHED

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -25,7 +24,8 @@ from bgn_lab.recipe import Recipe
 from bgn_lab.system import files, signals
 from bgn_lab.system.signals import STOPPED
 from bgn_lab.training import record, workers
-from bgn_lab.training.run import NOT_CONVERGED, is_finished
+from bgn_lab.training.result import NOT_CONVERGED, Result
+from bgn_lab.training.run import is_finished
 from bgn_lab.training.task import ENOUGH
 
 RUNS = "runs"
@@ -123,12 +123,12 @@ class Searches:
         return 0
 
     def _candidates(
-        self, searches: Mapping[str, Recipe], found: Mapping[str, dict[str, Any]], data: Data
+        self, searches: Mapping[str, Recipe], found: Mapping[str, Result], data: Data
     ) -> tuple[list[Candidate], dict[str, NasTrainRecipe]]:
         """What was found, and its short trainings; one training if two searches found the same."""
         candidates, trainings = [], {}
         for key, search in searches.items():
-            genotype, training = found[key]["genotype"], None
+            genotype, training = found[key].details["genotype"], None
             if genotype is not None:
                 short = self.short(choices.text(genotype))
                 trainings[own := short.key(data.fingerprint)] = short
@@ -139,7 +139,7 @@ class Searches:
 
 def _side_by_side(
     console: Console, title: str, runs: Mapping[str, Recipe], folder: Path, jobs: int
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Result]:
     """Results by the name of the run's folder; runs that are finished are not repeated."""
     place = folder / RUNS
     files.make_folder(place)
@@ -147,7 +147,7 @@ def _side_by_side(
     lines = [f"{len(done)} of {len(runs)} {title} are there already"] if done else []
     for words in lines + record.other_versions(done, len(runs)):
         console.print(words, highlight=False, soft_wrap=True)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Result] = {}
     failures: list[str] = []
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -168,10 +168,10 @@ def _side_by_side(
     return found
 
 
-def _result_line(result: Mapping[str, Any]) -> str:
-    if result["reason"]:
-        return f"{result['status']}: {result['reason']}"
-    return f"validation accuracy {result['validation_accuracy']:.2%}, {result['seconds']:.0f} s"
+def _result_line(result: Result) -> str:
+    if result.reason:
+        return f"{result.status}: {result.reason}"
+    return f"validation accuracy {result.validation_accuracy or 0:.2%}, {result.seconds:.0f} s"
 
 
 def _table(candidates: list[Candidate], images: int) -> Table:

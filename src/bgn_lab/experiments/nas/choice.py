@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.recipe import DataOptions, NormOptions, RuntimeOptions
 from bgn_lab.system import files
 from bgn_lab.training.record import RECIPE
-from bgn_lab.training.run import FINISHED
+from bgn_lab.training.result import FINISHED, Result
 
 CHOICE = "choice.json"
 # the other options of a training are those of its preset
@@ -90,9 +90,9 @@ def text(found: dict[str, Any]) -> str:
     return json.dumps(Genotype.from_json(found).to_json())
 
 
-def judged(candidate: Candidate, result: Mapping[str, Any]) -> Candidate:
+def judged(candidate: Candidate, result: Result) -> Candidate:
     """The candidate with the result of its short training."""
-    accuracy = result["validation_accuracy"] if result["status"] == FINISHED else None
+    accuracy = result.validation_accuracy if result.status == FINISHED else None
     return replace(candidate, validation_accuracy=accuracy)
 
 
