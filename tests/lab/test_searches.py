@@ -271,4 +271,5 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ]
     assert cli.main(command) in (0, 1)  # of so few steps some may end near chance
     assert "on 100 validation images" in capsys.readouterr().out
-    assert len(list(tmp_path.glob(f"{searches.RUNS}/*/{RESULT}"))) == 4
+    found = len(list(tmp_path.glob(f"{searches.RUNS}/*/{RESULT}")))
+    assert found in (3, 4), "two short searches may find the same, which is trained once"
