@@ -250,6 +250,12 @@ def test_half_a_line_of_a_killed_run_is_left_out(tmp_path: Path) -> None:
     assert [metrics.epoch for metrics in read(folder).metrics] == [1]
 
 
+def test_a_loss_that_explodes_is_read(tmp_path: Path) -> None:
+    folder = make(tmp_path, UNFINISHED, norm="bn")
+    (folder / "metrics.jsonl").write_text('{"epoch": 1, "train_loss": 1e30}\n')
+    assert [metrics.train_loss for metrics in read(folder).metrics] == [1e30]
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

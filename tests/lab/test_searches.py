@@ -263,7 +263,18 @@ def test_folders_of_something_else_are_refused(tmp_path: Path) -> None:
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Really side by side, in processes."""
     words = "run manas-search --preset laptop --searches 2 --short-epochs 1 --limit 200 --epochs 1"
-    command = [*words.split(), "--cells", "3", "--jobs", "2", "--out", str(tmp_path)]
+    command = [
+        *words.split(),
+        "--cells",
+        "3",
+        "--window",
+        "4",
+        "--jobs",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
     assert cli.main(command) in (0, 1)  # of so few steps some may end near chance
     assert "on 100 validation images" in capsys.readouterr().out
-    assert len(list(tmp_path.glob(f"{searches.RUNS}/*/{RESULT}"))) == 4
+    found = len(list(tmp_path.glob(f"{searches.RUNS}/*/{RESULT}")))
+    assert found in (3, 4), "two short searches may find the same, which is trained once"

@@ -12,7 +12,7 @@ from bgn_lab import experiments, norms
 from bgn_lab.data.sources import FINGERPRINT
 from bgn_lab.recipe import TRAINING, Recipe
 from bgn_lab.report import schema
-from bgn_lab.report.schema import Positive, Share
+from bgn_lab.report.schema import Positive, Share, Unbounded
 from bgn_lab.system.printable import printable, printable_values, shorten
 from bgn_lab.training.metrics import NUMBERS, Metrics
 from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
@@ -175,7 +175,7 @@ def _metrics(text: str, recipe: Recipe) -> Iterator[Metrics]:
             found: dict[str, Any] = printable_values(schema.parse(line))
             schema.check("epoch", found.get("epoch"), Positive)
             for name in NUMBERS:
-                schema.check(name, found.get(name), float | None)
+                schema.check(name, found.get(name), Unbounded | None)
             for curve in (TRAINING, *recipe.curves):
                 schema.check(curve.key, found.get(curve.key), Share | None)
         except ValueError as error:

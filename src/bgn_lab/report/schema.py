@@ -24,6 +24,10 @@ class Share(float):
     """An annotation for numbers from 0 to 1."""
 
 
+class Unbounded(float):
+    """An annotation for finite numbers of any size, such as a loss that explodes."""
+
+
 def parse(text: str) -> dict[str, Any]:
     """A JSON object; numbers are finite."""
     try:
@@ -68,10 +72,10 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, (list, tuple)) and all(_fits(item, parts[0]) for item in value)
     if origin is dict:
         return isinstance(value, dict) and all(_fits(item, parts[1]) for item in value.values())
-    if kind in (float, Share):
+    if kind in (float, Share, Unbounded):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        most = 1 if kind is Share else LARGEST
-        return number and math.isfinite(value) and (-most if kind is float else 0) <= value <= most
+        most = 1 if kind is Share else math.inf if kind is Unbounded else LARGEST
+        return number and math.isfinite(value) and (0 if kind is Share else -most) <= value <= most
     if kind in (int, Positive):
         whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
         return whole and (kind is int or value > 0)
