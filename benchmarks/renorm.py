@@ -47,7 +47,7 @@ def measure(shape: tuple[int, ...], G: int, duration: float) -> dict[str, dict[s
         layer = bgn.BatchGroupNorm2d(shape[1], G, renorm=bgn.Renorm(warmup=0) if renorm else None)
         of = (x, layer.weight, layer.bias)
 
-        return lambda: torch.autograd.grad(layer(x), of, gy)  # type: ignore[arg-type]
+        return lambda: torch.autograd.grad(layer(x), of, gy)
 
     turns = {"plain": turn(False), "renorm": turn(True)}
     return interleaved(turns, duration)

@@ -128,7 +128,7 @@ class Searches:
         """What was found, and its short trainings; one training if two searches found the same."""
         candidates, trainings = [], {}
         for key, search in searches.items():
-            genotype, training = found[key].details["genotype"], None
+            genotype, training = found[key].details.get("genotype"), None
             if genotype is not None:
                 short = self.short(choices.text(genotype))
                 trainings[own := short.key(data.fingerprint)] = short
