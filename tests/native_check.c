@@ -103,6 +103,7 @@ typedef struct {
     i64 n, S, *channel, *statistic; /* S statistics */
     double *count, *mean, *var, *rstd, *y, *gx, *gw, *gb;
     double *hat, *g; /* x normalized, gy times weight */
+    double *r, *d;   /* (n) corrections of renormalization, or NULL */
 } answer;
 
 static answer belongings(const problem *q) {
@@ -150,9 +151,10 @@ static void expect(const problem *q, answer a, int t, const void *x, const void 
         i64 s = a.statistic[i], c = a.channel[i];
         double gradient = get(q->type, gy, i), weight = w ? get(t, w, c) : 1;
         a.hat[i] = (get(q->type, x, i) - a.mean[s]) * a.rstd[s];
-        a.g[i] = gradient * weight;
-        a.y[i] = a.hat[i] * weight + (b ? get(t, b, c) : 0);
-        a.gw[c] += gradient * a.hat[i], a.gb[c] += gradient;
+        double r = a.r ? a.r[i] : 1, z = a.hat[i] * r + (a.d ? a.d[i] : 0);
+        a.g[i] = gradient * weight * r;
+        a.y[i] = z * weight + (b ? get(t, b, c) : 0);
+        a.gw[c] += gradient * z, a.gb[c] += gradient;
         if (frozen) continue;
         mean_g[s] += a.g[i] / a.count[s], mean_product[s] += a.g[i] * a.hat[i] / a.count[s];
     }
@@ -234,11 +236,49 @@ static void check_running(const problem *q, answer a, const bgn_plan *p, const v
             to_var[e] += part * a.var[s] * a.count[s] / (a.count[s] - 1);
         }
     }
-    if (bgn_forward(p, x, NULL, NULL, NULL, 0, 0, stats, mean, var, entries, .25, &counter, NULL, 2))
+    if (bgn_forward(p, x, NULL, NULL, NULL, 0, 0, stats, mean, var, entries, .25, &counter, NULL,
+                    2))
         fail("forward without an output");
     compare(all, 2);
     if (counter != 4) fail("the counter does not count");
     free(to_mean), free(to_var), unfence(mean), unfence(var);
+}
+
+/* Renormalization, towards statistics of groups or of channels. all: from y to gb, whose values
+   follow in a. */
+static void check_renorm(const problem *q, answer a, const bgn_plan *p, const result *all, int t,
+                         int wide, const void *x, const void *gy, const void *w, const void *b,
+                         double eps, void *stats, i64 entries) {
+    char *mean = noisy(q, wide, entries, 2, 1), *var = noisy(q, wide, entries, 9, 1);
+    char *rstd = (char *)stats + 2 * a.S * ITEM_BYTES[wide];
+    char *r = array(q, wide, q->B * entries, 1), *d = array(q, wide, q->B * entries, 1);
+    bgn_renorm renorm = {mean, var, entries, 1.5, .5, r, d};
+    for (i64 e = 0; e < entries; e++) { /* statistics like those of x */
+        set(wide, mean, e, get(wide, mean, e) * q->scale);
+        set(wide, var, e, get(wide, var, e) * q->scale * q->scale);
+    }
+    a.r = zeros(a.n), a.d = zeros(a.n);
+    for (i64 i = 0; i < a.n; i++) {
+        i64 s = a.statistic[i], e = entries == q->G ? s % q->G : a.channel[i];
+        double sigma = sqrt(get(wide, var, e) + eps);
+        a.r[i] = fmin(fmax(1 / a.rstd[s] / sigma, 1 / renorm.r_max), renorm.r_max);
+        a.d[i] = fmin(fmax((a.mean[s] - get(wide, mean, e)) / sigma, -renorm.d_max), renorm.d_max);
+    }
+    expect(q, a, t, x, gy, w, b, 0);
+    uint64_t first = 0;
+    for (int threads = 1; threads <= 3; threads++) {
+        wipe(all, 4);
+        if (bgn_forward(p, x, all[0].found, w, b, q->low, eps, stats, NULL, NULL, 0, 0, NULL,
+                        &renorm, threads))
+            fail("forward with renormalization");
+        if (bgn_backward(p, gy, x, all[1].found, w, q->low, stats, rstd, all[2].found, all[3].found,
+                         0, &renorm, threads))
+            fail("backward with renormalization");
+        compare(all, 4);
+        if (threads > 1 && digest(all, 4) != first) fail("renormalization depends on threads");
+        first = digest(all, 4);
+    }
+    free(a.r), free(a.d), unfence(mean), unfence(var), unfence(r), unfence(d);
 }
 
 /* The sweeps one after the other make what all has, to the bit. */
@@ -282,7 +322,8 @@ static void check_given(const problem *q, answer a, const bgn_plan *p, const res
     if (!gx) return unfence(var);
     memset(x, 0xff, (size_t)(a.n * ITEM_BYTES[q->type])); /* NaN */
     wipe(all + 1, 1);
-    if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, NULL, 2)) fail("frozen backward");
+    if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, NULL, 2))
+        fail("frozen backward");
     compare(all + 1, 1);
     wipe(all + 1, 1);
     if (bgn_write_gradient(p, gy, x, gx, w, q->low, mean, rstd, NULL, 2)) fail("frozen gradient");
@@ -320,7 +361,8 @@ static void check(const problem *q) {
         wipe(all, 7);
         if (bgn_forward(p, x, y, w, b, q->low, eps, stats, NULL, NULL, 0, 0, NULL, NULL, threads))
             fail("forward");
-        if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 0, NULL, threads)) fail("backward");
+        if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 0, NULL, threads))
+            fail("backward");
         compare(all, 7);
         if (threads > 1 && digest(all, 7) != first) fail("bits depend on the number of threads");
         first = digest(all, 7);
@@ -329,6 +371,8 @@ static void check(const problem *q) {
     if (!is_positional(q)) {
         check_running(q, a, p, x, wide, stats, q->G);
         if (q->whole) check_running(q, a, p, x, wide, stats, C);
+        check_renorm(q, a, p, all, t, wide, x, gy, w, b, eps, stats, q->G);
+        if (q->whole) check_renorm(q, a, p, all, t, wide, x, gy, w, b, eps, stats, C);
         if (q->B == 1) check_given(q, a, p, all, t, wide, x, gy, w, b);
     }
     bgn_plan_free(p);
@@ -378,7 +422,7 @@ static int attempt(int what, bgn_plan *p, const float *x, float *y, float *stats
     if (what == 0) return !p;
     if (what == 1)
         return bgn_forward(p, x, y, NULL, NULL, 0, 1e-5, stats, positional ? NULL : running,
-                           running, p->G, .1, NULL, 2);
+                           running, p->G, .1, NULL, NULL, 2);
     if (what == 2) return bgn_backward(p, x, x, y, NULL, 0, stats, rstd, NULL, NULL, 0, NULL, 2);
     if (what == 3) return bgn_apply(p, x, y, NULL, NULL, 0, 1e-5, stats, var, rstd, 2);
     if (what == 4) return bgn_moments(p, x, stats, var, 2);
@@ -424,6 +468,9 @@ static void check_refusals(void) {
     if ((call) != 2) fail(#call)
     REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, to, to, 6, .1, NULL, NULL, 1));
     REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, to, to, 4, -1, NULL, NULL, 1));
+    const bgn_renorm narrow = {to, to, 4, .5, 1, to, to}, odd = {to, to, 5, 2, 1, to, to};
+    REFUSED(bgn_forward(p, x, to, NULL, NULL, 0, 1e-5, stats, NULL, NULL, 0, 0, NULL, &narrow, 1));
+    REFUSED(bgn_forward(p, x, to, NULL, NULL, 0, 1e-5, stats, NULL, NULL, 0, 0, NULL, &odd, 1));
     REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, NULL, NULL, 0, 0, NULL, NULL, 0));
     REFUSED(bgn_moments(pn, x, stats, to, 1));
     REFUSED(bgn_write(pn, x, x, NULL, NULL, 0, stats, to, 1));

@@ -28,7 +28,8 @@ from bgn.partition import (
     num_channel_groups,
     slices,
 )
-from bgn.renorm import Reference, Renorm, may_run_again, recall, remember, wanted
+from bgn.renorm import Renorm, wanted
+from bgn.renormalized import Renormalized, recomputing
 from bgn.running import Running
 
 __all__ = [
@@ -44,11 +45,6 @@ __all__ = [
 GROUP, CHANNEL = CENTERS = "group", "channel"  # what has a mean of its own
 
 
-def _recomputing() -> bool:
-    """Whether this forward runs inside a backward pass: a checkpointed segment's second run."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-
-
 def _not_scriptable(layer: nn.Module) -> Exception:
     return RuntimeError(
         f"torch.jit.script cannot compile {type(layer).__name__}; use torch.jit.trace or"
@@ -56,15 +52,13 @@ def _not_scriptable(layer: nn.Module) -> Exception:
     )
 
 
-class _BatchWideNorm(_NormBase):
+class _BatchWideNorm(Renormalized, _NormBase):
     """What BGN and GBGN share: statistics over the batch, and running averages for test time."""
 
     accepted_dims: ClassVar[tuple[int, ...]]
     cut: Callable[..., Partition] = staticmethod(slices)
     num_groups: int
     center: str  # what has a mean of its own: each "group", or each "channel"
-    renorm: Renorm | None
-    renorm_steps: Tensor | None
     batch_blocks = 1
     first_block = False  # whether running statistics are those of the first block alone
     auto: bool  # whether the first training batch decides, or has decided, the number of groups
@@ -138,14 +132,6 @@ class _BatchWideNorm(_NormBase):
         if steps is not None:
             steps.zero_()
 
-    def set_renorm(self, renorm: Renorm | None, steps: int = 0) -> None:
-        """Renormalize from now on, as after ``steps`` training batches; or no longer, with None."""
-        self.renorm = renorm
-        self._buffers.pop("renorm_steps", None)
-        if renorm is not None:
-            device = None if self.running_mean is None else self.running_mean.device
-            self.register_buffer("renorm_steps", torch.tensor(steps, device=device))
-
     @property
     def num_means(self) -> int:
         """Entries of running_mean."""
@@ -205,7 +191,7 @@ class _BatchWideNorm(_NormBase):
             raise ValueError(
                 f"{missing}=None while the other is a tensor; expected both or neither"
             )
-        if not (self.training and self.track_running_stats) or _recomputing():
+        if not (self.training and self.track_running_stats) or recomputing():
             return None
         if mean is None:
             if counter is not None:
@@ -218,40 +204,6 @@ class _BatchWideNorm(_NormBase):
             per = "channel" if self.auto or size != self.num_groups else "group"
             checks.vector(name, value, size, per)
         return Running(mean, var, self.momentum, counter)
-
-    def _reference(self, mean: Any, var: Any, input: Tensor, num_groups: int) -> Reference:
-        """What this batch is corrected towards, before it moves the running statistics."""
-        renorm, steps = self.renorm, self.renorm_steps
-        if renorm is None or mean is None or var is None or steps is None:
-            raise ValueError(
-                "renorm needs running_mean, running_var and renorm_steps, and one is None;"
-                " expected tensors"
-            )
-        share: float | Tensor = 1.0
-        if renorm.warmup:
-            if steps.device.type == "cpu" and not torch.compiler.is_compiling():
-                share = renorm.share(int(steps))
-            else:  # reading a number would wait for the device, or stop the compiler
-                share = (steps / renorm.warmup).clamp(max=1.0)
-        reference = Reference(mean, var, renorm.r_max, renorm.d_max, share)
-        again = _recomputing()
-        if input.numel() and (again or may_run_again()):
-            with torch.no_grad():
-                means = kernels.moments(input, kernels.plan(self.cut, input, num_groups)).mean
-                if again:
-                    return recall(self, means) or reference
-                remember(self, means, reference)
-        return reference
-
-    def _count_step(self, running: Running | None) -> None:
-        """One more batch of the warmup."""
-        steps, renorm = self.renorm_steps, self.renorm
-        if running is None or renorm is None or steps is None or not renorm.warmup:
-            return
-        unread = torch.compiler.is_compiling() or steps.device.type != "cpu"
-        if unread or int(steps) < renorm.warmup:
-            with torch.no_grad():
-                steps.add_(1)
 
     def _tensors(self) -> Any:
         """Weight, bias, running statistics and counter.
@@ -326,20 +278,6 @@ class _BatchWideNorm(_NormBase):
                     else f"Build the layer with num_groups={len(saved)}, load it, then bgn.regroup"
                 )
             )
-
-    def _load_steps(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Complete a checkpoint of a layer without renormalization, and the other way round.
-
-        Statistics that were trained are a good reference: then no warmup is needed.
-        """
-        key = prefix + "renorm_steps"
-        if self.renorm is None or self.renorm_steps is None:
-            state_dict.pop(key, None)  # it matters for training with renormalization only
-            return
-        mean, var = (state_dict.get(prefix + f"running_{name}") for name in ("mean", "var"))
-        if key not in state_dict and isinstance(mean, Tensor) and isinstance(var, Tensor):
-            trained = bool(mean.any()) or bool((var != 1).any())
-            state_dict[key] = torch.full_like(self.renorm_steps, self.renorm.warmup * trained)
 
     def _spread_over_channels(self, state_dict: dict[str, Any], prefix: str) -> int | None:
         """Give a checkpoint with G statistics one per channel; G, or None if that cannot be."""

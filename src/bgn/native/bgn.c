@@ -184,7 +184,8 @@ int bgn_forward(const bgn_plan *p, const void *x, void *y, const void *w, const 
     if (running_mean && !(exact = malloc((size_t)(2 * count) * sizeof(double)))) return NO_MEMORY;
     char *mean = stats;
     const bgn_arguments a = {.x = x, .out = y, .w = w, .b = b, .low = low, .eps = eps, .mean = mean,
-                             .var = mean + size, .rstd = mean + 2 * size, .exact = exact, .renorm = renorm};
+                             .var = mean + size, .rstd = mean + 2 * size, .exact = exact,
+                             .renorm = renorm};
     advise(p, y);
     int failed = forward(p, &a, threads);
     if (running_mean && !failed) update(p, exact, running_mean, running_var, entries, momentum);

@@ -455,7 +455,8 @@ static PyObject* saved_tensors(PyObject* self, void*) {
     try {
         auto* node = reinterpret_cast<torch::autograd::THPCppFunction*>(self)->cdata.get();
         const Normalize* normalize = static_cast<Normalize*>(node);
-        THPObjectPtr found(PyTuple_New(normalize->call.frozen ? 4 : normalize->call.renorm ? 3 : 2));
+        const Call& call = normalize->call;
+        THPObjectPtr found(PyTuple_New(call.frozen ? 4 : call.renorm ? 3 : 2));
         for (Py_ssize_t i = 0; found && i < PyTuple_GET_SIZE(found.get()); i++) {
             PyObject* item = wrap(normalize->saved[i].unpack());
             if (!item) return nullptr;

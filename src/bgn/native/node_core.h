@@ -156,8 +156,8 @@ inline bool are_corrections(const Tensor& t, const Core& core) {
 
 /* whether the C code may write running statistics: see _are_writable in bgn/kernels/cpu.py */
 inline bool is_writable(const Tensor& t, const Core& core) {
-    return has_entries(t, core) && t.scalar_type() == core.wide && !t.requires_grad() && !t.is_inference() &&
-           is_vector(t, t.numel());
+    return has_entries(t, core) && t.scalar_type() == core.wide && !t.requires_grad() &&
+           !t.is_inference() && is_vector(t, t.numel());
 }
 
 inline Tensor in_layout(const Tensor& t, const Core& core) {

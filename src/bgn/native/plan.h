@@ -38,7 +38,7 @@ typedef struct {
     int streams;          /* whether outputs of training are written past the caches: they, and what
                              is kept beside them, are too large */
     int streams_eval;     /* the same of outputs that are used at once */
-    int fetches;          /* whether what is read next is worth asking for: it is in no near cache */
+    int fetches;          /* whether what is read next is worth asking for: no near cache has it */
     bgn_cells cells;
     int32_t *channel;     /* (cells) */
     i64 *channel_cell;    /* (C + 1) first cell of each channel */
@@ -66,8 +66,8 @@ typedef struct {
 typedef struct {
     const void *mean, *var; /* (entries) of T, running; the backward pass does not read them */
     i64 entries;            /* G, or C where groups are whole channels */
-    double r_max, d_max;    /* r is 1 / r_max to r_max, d is -d_max to d_max; they may be infinite */
-    void *r, *d;            /* (B, entries) of T; the forward pass writes, the backward pass reads */
+    double r_max, d_max;    /* r is 1 / r_max to r_max, d -d_max to d_max; may be infinite */
+    void *r, *d;            /* (B, entries) of T; forward writes, backward reads */
 } bgn_renorm;
 
 /* the first entry of a group, and the first one after its last */

@@ -1,0 +1,84 @@
+"""What a layer with running statistics needs to correct its batches towards them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bgn import kernels
+from bgn.partition import Partition
+from bgn.renorm import Reference, Renorm, may_run_again, recall, remember
+from bgn.running import Running
+
+
+def recomputing() -> bool:
+    """Whether this forward runs inside a backward pass: a checkpointed segment's second run."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+class Renormalized(nn.Module):
+    """Settings, steps of the warmup, and the reference of a batch; see :mod:`bgn.renorm`."""
+
+    cut: Callable[..., Partition]
+    renorm: Renorm | None
+    renorm_steps: Tensor | None
+
+    def set_renorm(self, renorm: Renorm | None, steps: int = 0) -> None:
+        """Renormalize from now on, as after ``steps`` training batches; or no longer, with None."""
+        self.renorm = renorm
+        self._buffers.pop("renorm_steps", None)
+        if renorm is not None:
+            mean = self._buffers["running_mean"]
+            device = None if mean is None else mean.device
+            self.register_buffer("renorm_steps", torch.tensor(steps, device=device))
+
+    def _reference(self, mean: Any, var: Any, input: Tensor, num_groups: int) -> Reference:
+        """What this batch is corrected towards, before it moves the running statistics."""
+        renorm, steps = self.renorm, self.renorm_steps
+        if renorm is None or mean is None or var is None or steps is None:
+            raise ValueError(
+                "renorm needs running_mean, running_var and renorm_steps, and one is None;"
+                " expected tensors"
+            )
+        share: float | Tensor = 1.0
+        if renorm.warmup:
+            if steps.device.type == "cpu" and not torch.compiler.is_compiling():
+                share = renorm.share(int(steps))
+            else:  # reading a number would wait for the device, or stop the compiler
+                share = (steps / renorm.warmup).clamp(max=1.0)
+        reference = Reference(mean, var, renorm.r_max, renorm.d_max, share)
+        again = recomputing()
+        if input.numel() and (again or may_run_again()):
+            with torch.no_grad():
+                means = kernels.moments(input, kernels.plan(self.cut, input, num_groups)).mean
+                if again:
+                    return recall(self, means) or reference
+                remember(self, means, reference)
+        return reference
+
+    def _count_step(self, running: Running | None) -> None:
+        """One more batch of the warmup."""
+        steps, renorm = self.renorm_steps, self.renorm
+        if running is None or renorm is None or steps is None or not renorm.warmup:
+            return
+        unread = torch.compiler.is_compiling() or steps.device.type != "cpu"
+        if unread or int(steps) < renorm.warmup:
+            with torch.no_grad():
+                steps.add_(1)
+
+    def _load_steps(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Complete a checkpoint of a layer without renormalization, and the other way round.
+
+        Statistics that were trained are a good reference: then no warmup is needed.
+        """
+        key = prefix + "renorm_steps"
+        if self.renorm is None or self.renorm_steps is None:
+            state_dict.pop(key, None)  # it matters for training with renormalization only
+            return
+        mean, var = (state_dict.get(prefix + f"running_{name}") for name in ("mean", "var"))
+        if key not in state_dict and isinstance(mean, Tensor) and isinstance(var, Tensor):
+            trained = mean.is_meta or bool(mean.any()) or bool((var != 1).any())
+            state_dict[key] = torch.full_like(self.renorm_steps, self.renorm.warmup * trained)
