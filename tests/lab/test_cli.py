@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -14,9 +15,11 @@ import torch
 
 from bgn_lab import cli, experiments
 from bgn_lab.commands import run
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.system import files
+from bgn_lab.training.result import Result
 from bgn_lab.training.task import Task
-from tests.lab.report_runs import make
+from tests.lab.report_runs import make, result
 
 TINY = [
     "--norms",
@@ -227,7 +230,7 @@ def test_a_foreign_recipe_does_not_reach_the_terminal_raw(
 def test_names_of_domains_are_no_markup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    over = {"status": "finished", "reason": "", "seconds": 1.0}
+    over = replace(Result.from_json(result(Recipe(), 50.0, 100, 1)), seconds=1.0)
     monkeypatch.setattr(run, "_train", lambda *_: over)
     monkeypatch.setattr(Task, "result_line", lambda *_: "50 % of [/webcam]")
     assert cli.main(["run", "classification", "--out", str(tmp_path / "run")]) == 0

@@ -182,7 +182,8 @@ def test_compare_has_rows_of_their_own() -> None:
     ]
     assert found == [
         ("bn", None, 2), ("bn+ws", None, 2), ("bgn", 1, 2), ("bgn", 8, 2),
-        ("bgn+ws+renorm", 1, 2), ("bgn+ws+renorm", 8, 2), ("bgn+center", 1, 2), ("bgn+center", 8, 2),
+        ("bgn+ws+renorm", 1, 2), ("bgn+ws+renorm", 8, 2),
+        ("bgn+center", 1, 2), ("bgn+center", 8, 2),
     ]  # fmt: skip
     for word, message in {
         "bn+w": "has the partner 'w'",
@@ -295,7 +296,7 @@ def test_plans_refuse_partners_by_name() -> None:
         ({"norm": "bgn+ws", "instances": 16}, "sample=(3, 8, 8), standardize=True)"),
         (
             {"norm": "bgn+ws+renorm", "groups": 1},
-            "bgn.convert(model, num_groups=1, renorm=bgn.Renorm(3, 5, warmup=100), standardize=True)",
+            "convert(model, num_groups=1, renorm=bgn.Renorm(3, 5, warmup=100), standardize=True)",
         ),
         ({"norm": "bn+renorm", "renorm_warmup": 7}, "features, renorm=bgn.Renorm(3, 5, warmup=7))"),
     ],
