@@ -28,8 +28,9 @@ from bgn.partition import (
     num_channel_groups,
     slices,
 )
+from bgn.recomputed import recomputing
 from bgn.renorm import Renorm, wanted
-from bgn.renormalized import Renormalized, recomputing
+from bgn.renormalized import Renormalized
 from bgn.running import Running
 
 __all__ = [
@@ -52,13 +53,21 @@ def _not_scriptable(layer: nn.Module) -> Exception:
     )
 
 
+def _check_center(center: str, num_features: int, num_groups: int) -> None:
+    if center == CHANNEL and num_features % num_groups:
+        raise ValueError(
+            f"num_groups={num_groups} with center={CHANNEL!r} must divide"
+            f" num_features={num_features}: expected groups of whole channels"
+        )
+
+
 class _BatchWideNorm(Renormalized, _NormBase):
     """What BGN and GBGN share: statistics over the batch, and running averages for test time."""
 
     accepted_dims: ClassVar[tuple[int, ...]]
     cut: Callable[..., Partition] = staticmethod(slices)
     num_groups: int
-    center: str  # what has a mean of its own: each "group", or each "channel"
+    center = GROUP  # what has a mean of its own: each group, or each channel
     batch_blocks = 1
     first_block = False  # whether running statistics are those of the first block alone
     auto: bool  # whether the first training batch decides, or has decided, the number of groups
@@ -85,11 +94,7 @@ class _BatchWideNorm(Renormalized, _NormBase):
         checks.one_of("center", center, CENTERS)
         auto = num_groups == AUTO and self.cut is slices
         num_groups = num_features if auto else self._checked_groups(num_groups)
-        if center == CHANNEL and num_features % num_groups:
-            raise ValueError(
-                f"num_groups={num_groups} with center={CHANNEL!r} must divide"
-                f" num_features={num_features}: expected groups of whole channels"
-            )
+        _check_center(center, num_features, num_groups)
         checks.eps(eps)
         checks.momentum(momentum)
         renorm = wanted(renorm)
@@ -148,17 +153,26 @@ class _BatchWideNorm(Renormalized, _NormBase):
 
     def resolve_groups(self, num_groups: int) -> None:
         """Set the number of groups; running statistics start anew where their number changes."""
-        self.num_groups = checks.positive_int("num_groups", num_groups)
-        self.undecided = False
+        num_groups = checks.positive_int("num_groups", num_groups)
+        _check_center(self.center, self.num_features, num_groups)
+        self.num_groups, self.undecided = num_groups, False
         mean, var = self.running_mean, self.running_var
         if mean is not None and var is not None and len(var) != self.num_statistics:
             self.running_mean = mean.new_zeros(self.num_means)
             self.running_var = var.new_ones(self.num_statistics)
-            if self.num_batches_tracked is not None:
-                self.num_batches_tracked.zero_()
+            for count in self.num_batches_tracked, self._buffers.get("renorm_steps"):
+                if count is not None:
+                    count.zero_()
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
+        if self.renorm is not None and self._must_break_graph(input):
+            disable: Any = torch.compiler.disable
+            output: Tensor = disable(self._normalize)(input)
+            return output
+        return self._normalize(input)
+
+    def _normalize(self, input: Tensor) -> Tensor:
         shape = kernels.sizes(input)
         checks.dims(shape, self.accepted_dims, type(self).__name__)
         checks.channels(shape, "num_features", self.num_features)
@@ -282,6 +296,8 @@ class _BatchWideNorm(Renormalized, _NormBase):
     def _spread_over_channels(self, state_dict: dict[str, Any], prefix: str) -> int | None:
         """Give a checkpoint with G statistics one per channel; G, or None if that cannot be."""
         C, keys = self.num_features, [prefix + name for name in ("running_mean", "running_var")]
+        if self.center == CHANNEL:  # there is a mean per channel already
+            keys = keys[1:]
         sizes = {state_dict[key].shape for key in keys if key in state_dict}
         if len(sizes) != 1 or any(len(size) != 1 or not size[0] for size in sizes):
             return None

@@ -11,10 +11,8 @@ computes; at r_max = 1 and d_max = 0 it is what plain training computes.
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,7 +46,7 @@ class Renorm:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
                 raise ValueError(f"{name}={value!r}; expected a number of at least {least}")
-        if self.warmup != 0:
+        if type(self.warmup) is not int or self.warmup != 0:
             checks.positive_int("warmup", self.warmup)
 
     def bounds(self, steps: int) -> tuple[float, float]:
@@ -148,31 +146,3 @@ def _like(bound: Number, value: Tensor) -> Tensor:
 def _entries(stat: Tensor, part: Partition, E: int) -> Tensor:
     """A (B, G) or (B, C) statistic with E entries a block, those of each group or channel."""
     return stat if stat.shape[1] == E else stat[:, part.group_of_unit(stat.device)]
-
-
-# Gradient checkpointing runs a forward again when the running statistics have moved. What they were
-# the first time is found by the batch's means, which are the same to the bit.
-_MOST = 32  # forwards of a layer that may wait for their backward
-_earlier: WeakKeyDictionary[Any, deque[tuple[Tensor, Reference]]] = WeakKeyDictionary()
-
-
-def may_run_again() -> bool:
-    """Whether this forward may be that of a checkpointed segment."""
-    if torch.compiler.is_compiling():
-        return False
-    hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return not torch.is_grad_enabled() or hooks is None or hooks(True) is not None
-
-
-def remember(layer: Any, means: Tensor, reference: Reference) -> None:
-    """Keep the reference of a forward that may run again."""
-    kept = reference._replace(mean=reference.mean.clone(), var=reference.var.clone())
-    _earlier.setdefault(layer, deque(maxlen=_MOST)).append((means, kept))
-
-
-def recall(layer: Any, means: Tensor) -> Reference | None:
-    """The reference of the first time, or None."""
-    for known, reference in reversed(_earlier.get(layer, ())):
-        if torch.equal(known, means):
-            return reference
-    return None

@@ -9,31 +9,38 @@ import torch
 from torch import Tensor, nn
 
 from bgn import kernels
-from bgn.partition import Partition
-from bgn.renorm import Reference, Renorm, may_run_again, recall, remember
+from bgn.partition import Partition, centered
+from bgn.recomputed import has_values, may_run_again, recall, recomputing, remember
+from bgn.renorm import Reference, Renorm, wanted
 from bgn.running import Running
-
-
-def recomputing() -> bool:
-    """Whether this forward runs inside a backward pass: a checkpointed segment's second run."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class Renormalized(nn.Module):
     """Settings, steps of the warmup, and the reference of a batch; see :mod:`bgn.renorm`."""
 
     cut: Callable[..., Partition]
-    renorm: Renorm | None
+    renorm: Renorm | None = None
     renorm_steps: Tensor | None
 
-    def set_renorm(self, renorm: Renorm | None, steps: int = 0) -> None:
+    def set_renorm(self, renorm: Renorm | bool | None, steps: int = 0) -> None:
         """Renormalize from now on, as after ``steps`` training batches; or no longer, with None."""
+        renorm, mean = wanted(renorm), self._buffers.get("running_mean")
+        if renorm is not None and mean is None:
+            raise ValueError(f"renorm={renorm} needs running statistics, and running_mean is None")
         self.renorm = renorm
         self._buffers.pop("renorm_steps", None)
-        if renorm is not None:
-            mean = self._buffers["running_mean"]
-            device = None if mean is None else mean.device
-            self.register_buffer("renorm_steps", torch.tensor(steps, device=device))
+        if renorm is not None and mean is not None:
+            self.register_buffer("renorm_steps", torch.tensor(steps, device=mean.device))
+
+    def _must_break_graph(self, input: Tensor) -> bool:
+        """Whether a compiled graph cannot have this layer.
+
+        A checkpointed segment that runs again reads statistics that have moved. The operator of
+        :mod:`bgn.kernels.graph` notices and raises an error; other nodes would not.
+        """
+        if not (self.training and torch.compiler.is_compiling()) or torch.compiler.is_exporting():
+            return False
+        return input.device.type != "cpu" or self.cut is centered
 
     def _reference(self, mean: Any, var: Any, input: Tensor, num_groups: int) -> Reference:
         """What this batch is corrected towards, before it moves the running statistics."""
@@ -45,15 +52,16 @@ class Renormalized(nn.Module):
             )
         share: float | Tensor = 1.0
         if renorm.warmup:
-            if steps.device.type == "cpu" and not torch.compiler.is_compiling():
+            if steps.device.type == "cpu" and has_values(steps):
                 share = renorm.share(int(steps))
             else:  # reading a number would wait for the device, or stop the compiler
                 share = (steps / renorm.warmup).clamp(max=1.0)
         reference = Reference(mean, var, renorm.r_max, renorm.d_max, share)
-        again = recomputing()
-        if input.numel() and (again or may_run_again()):
+        again = recomputing() and has_values(input)
+        if input.numel() and (again or may_run_again(input)):
             with torch.no_grad():
-                means = kernels.moments(input, kernels.plan(self.cut, input, num_groups)).mean
+                x = input.to_dense() if input.is_mkldnn else input
+                means = kernels.moments(x, kernels.plan(self.cut, x, num_groups)).mean
                 if again:
                     return recall(self, means) or reference
                 remember(self, means, reference)
@@ -64,8 +72,8 @@ class Renormalized(nn.Module):
         steps, renorm = self.renorm_steps, self.renorm
         if running is None or renorm is None or steps is None or not renorm.warmup:
             return
-        unread = torch.compiler.is_compiling() or steps.device.type != "cpu"
-        if unread or int(steps) < renorm.warmup:
+        read = steps.device.type == "cpu" and has_values(steps)
+        if not read or int(steps) < renorm.warmup:
             with torch.no_grad():
                 steps.add_(1)
 
@@ -81,4 +89,5 @@ class Renormalized(nn.Module):
         mean, var = (state_dict.get(prefix + f"running_{name}") for name in ("mean", "var"))
         if key not in state_dict and isinstance(mean, Tensor) and isinstance(var, Tensor):
             trained = mean.is_meta or bool(mean.any()) or bool((var != 1).any())
-            state_dict[key] = torch.full_like(self.renorm_steps, self.renorm.warmup * trained)
+            steps = self.renorm.warmup * trained
+            state_dict[key] = torch.tensor(steps, device=mean.device)

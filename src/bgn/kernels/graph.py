@@ -214,10 +214,17 @@ def _normalize(
             counter.add_(1)
         return _fake_normalize(x, None, None, running_mean, r_max, d_max, share, *numbers)
     reference = _reference(running, r_max, d_max, share)
+    again = torch._C._current_graph_task_id() != -1  # in a checkpointed segment's second run
+    if reference is not None and again:
+        raise RuntimeError(
+            "renorm in a compiled graph that gradient checkpointing runs again: the running"
+            " statistics have moved since; compile without checkpointing, or checkpoint without"
+            " torch.compile"
+        )
     weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
     readable = _readable(x, plan, weight=weight, bias=bias)
     core = cpu.core_of(plan)
-    if not moves:
+    if again or not moves:
         running = None
     y, stats, correct = cpu.forward(readable, weight, bias, core, options.eps, running, reference)
     mean, _, rstd = torch.frombuffer(stats, dtype=core.statistics).view(3, options.B, options.G)

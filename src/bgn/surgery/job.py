@@ -73,14 +73,16 @@ def _renormalize(new: Any, old: Any, renorm: Any) -> None:
     Statistics that were trained are a good reference: no warmup is needed, and, for True, no
     bounds, so that training begins with what eval mode computes.
     """
-    steps = 0
+    steps, asked = 0, renorm is not KEEP and renorm
     if renorm is KEEP:
         renorm, steps = getattr(old, "renorm", None), getattr(old, "renorm_steps", 0)
     elif renorm is not False and renorm is not None and is_trained(old):
         renorm = UNBOUNDED if renorm is True else renorm
         steps = renorm.warmup
     renorm = wanted(renorm)
-    if renorm is not None:
+    if asked and renorm is not None and new.running_mean is None:
+        raise ValueError(f"renorm={asked} needs running statistics, and a layer has none: {old}")
+    if renorm is not None and new.running_mean is not None:
         new.set_renorm(renorm, int(steps))
 
 
