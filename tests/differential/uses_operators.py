@@ -11,7 +11,6 @@ import bgn  # noqa: F401  (registers the operators)
 from tests.differential.layers import Make
 from tests.differential.table import TRAINING, use
 
-
 # no running statistics, counter, momentum, renormalization
 UNTRACKED = *(None,) * 4, True, 0.0, 0.0, None
 
