@@ -82,7 +82,7 @@ def test_without_a_library_it_says_why(
     assert words in why
     monkeypatch.setattr(cpu, "_found", None)
     monkeypatch.setattr(cpu, "why_not", why)
-    monkeypatch.setattr(bgn.kernels, "BACKENDS", ("aten", "definition"))
+    monkeypatch.setattr(bgn.kernels.backends, "BACKENDS", ("aten", "definition"))
     assert bgn.kernels.choose("auto").name == "aten"
     assert words in bgn.kernels.choose("auto").reason
     with pytest.raises(ValueError, match=f"BGN_BACKEND='cpu', but cpu is {words}"):

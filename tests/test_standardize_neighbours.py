@@ -99,12 +99,13 @@ def test_nothing_is_standardized_if_the_conversion_is_refused() -> None:
 
 def test_describe_marks_them_and_only_them() -> None:
     model = network()
-    assert "weights" not in str(bgn.describe(model, (3, 9, 9), batch_size=4))
+    assert "with" not in str(bgn.describe(model, (3, 9, 9), batch_size=4))
     bgn.standardize(model, only=nn.Conv2d)
     found = bgn.describe(model, (3, 9, 9), batch_size=4)
-    assert [row.standardized for row in found] == [True, True, False]
+    marks = [row.partners for row in found]
+    assert marks == [("standardized",), ("standardized",), ()]
     head, _, first, _, last, _ = str(found).splitlines()
-    assert head.endswith("acts as  weights")
+    assert head.endswith("acts as  with")
     assert first.endswith("standardized")
     assert last.endswith("GN")
 
