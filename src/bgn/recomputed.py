@@ -36,12 +36,16 @@ def recomputing() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-def may_run_again(input: Tensor) -> bool:
-    """Whether this forward may be that of a checkpointed segment: values can be remembered."""
-    if not has_values(input):
+_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
+def may_be_checkpointed() -> bool:
+    """Whether this forward may be the first or the second run of a checkpointed segment."""
+    if torch.compiler.is_compiling():
         return False
-    hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return not torch.is_grad_enabled() or hooks is None or hooks(True) is not None
+    if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+        return True
+    return _hooks is None or _hooks(True) is not None
 
 
 def has_values(tensor: Tensor) -> bool:

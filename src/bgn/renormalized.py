@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bgn import kernels
 from bgn.partition import Partition, centered
-from bgn.recomputed import has_values, may_run_again, recall, recomputing, remember
+from bgn.recomputed import has_values, may_be_checkpointed, recall, recomputing, remember
 from bgn.renorm import Reference, Renorm, wanted
 from bgn.running import Running
 
@@ -44,7 +44,7 @@ class Renormalized(nn.Module):
 
     def _reference(self, mean: Any, var: Any, input: Tensor, num_groups: int) -> Reference:
         """What this batch is corrected towards, before it moves the running statistics."""
-        renorm, steps = self.renorm, self.renorm_steps
+        renorm, steps = self.renorm, self._buffers.get("renorm_steps")
         if renorm is None or mean is None or var is None or steps is None:
             raise ValueError(
                 "renorm needs running_mean, running_var and renorm_steps, and one is None;"
@@ -57,20 +57,22 @@ class Renormalized(nn.Module):
             else:  # reading a number would wait for the device, or stop the compiler
                 share = (steps / renorm.warmup).clamp(max=1.0)
         reference = Reference(mean, var, renorm.r_max, renorm.d_max, share)
-        again = recomputing() and has_values(input)
-        if input.numel() and (again or may_run_again(input)):
+        if may_be_checkpointed() and input.numel() and has_values(input):
             with torch.no_grad():
                 x = input.to_dense() if input.is_mkldnn else input
                 means = kernels.moments(x, kernels.plan(self.cut, x, num_groups)).mean
-                if again:
+                if recomputing():
                     return recall(self, means) or reference
                 remember(self, means, reference)
         return reference
 
     def _count_step(self, running: Running | None) -> None:
         """One more batch of the warmup."""
-        steps, renorm = self.renorm_steps, self.renorm
-        if running is None or renorm is None or steps is None or not renorm.warmup:
+        renorm = self.renorm
+        if running is None or renorm is None or not renorm.warmup:
+            return
+        steps = self._buffers.get("renorm_steps")
+        if steps is None:
             return
         read = steps.device.type == "cpu" and has_values(steps)
         if not read or int(steps) < renorm.warmup:
