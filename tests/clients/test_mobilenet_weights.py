@@ -152,3 +152,23 @@ def test_renormalized_training_begins_with_the_pretrained_function(
     print(f"\nG = {name}: top-1 {top1[0]:.1f} % in eval mode, {top1[1]:.1f} % in training mode")
     assert changed <= len(y) // 100
     assert (after - before).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("groups", [1, 8, lambda layer: layer.num_features])
+def test_a_small_momentum_keeps_what_renormalized_training_begins_with(
+    mobilenet: Any, groups: Any
+) -> None:
+    """Running statistics move with every two images; weights do not."""
+    x, y = real_images(int(os.environ.get("BGN_IMAGES", "100")))
+    top1 = {"eval mode": 100 * (predict(mobilenet, x).argmax(1) == y).float().mean().item()}
+    for momentum in (0.01, 0.1):
+        model = bgn.convert(
+            copy.deepcopy(mobilenet), num_groups=groups, renorm=True, momentum=momentum
+        ).train()
+        model.classifier[0].eval()  # dropout
+        with torch.no_grad():
+            output = torch.cat([model(part) for part in x.split(2)])
+        top1[f"momentum {momentum}"] = 100 * (output.argmax(1) == y).float().mean().item()
+    name = groups if isinstance(groups, int) else "C"
+    print(f"\nG = {name}: top-1 in %: {top1}")
+    assert top1["momentum 0.01"] > top1["eval mode"] - 15

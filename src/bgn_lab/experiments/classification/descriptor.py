@@ -47,7 +47,7 @@ EXPERIMENT = Experiment(
                 lr=paper.LEARNING_RATES[32] / paper.WORKERS,
                 decay=paper.WEIGHT_DECAY,
             ),
-            "ResNet-8 of width 8 with 8 workers, 10,000 images; a minute on a core",
+            "ResNet-8 of width 8 with 8 workers, 10,000 images; minutes on a core",
         ),
         "paper-imagenet": Preset(
             ClassificationRecipe(
@@ -72,7 +72,7 @@ EXPERIMENT = Experiment(
         **{
             f"{size}-table-{number}": replace(own, preset=preset, help=help.format(what))
             for size, preset, what in (
-                ("laptop", "laptop-workers", "ResNet-8 with 8 workers, under an hour"),
+                ("laptop", "laptop-workers", "ResNet-8 with 8 workers, for two cores"),
                 ("paper", "paper-imagenet", "ResNet-50 on ImageNet"),
             )
             for number, own, help in (
