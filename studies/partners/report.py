@@ -1,0 +1,238 @@
+"""Table, curves and records of the study of BGN's partners.
+
+python -m studies.partners.report --data cifar10 --root FOLDER --out results/partners
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bgn_lab import norms
+from bgn_lab.report.collect import Run
+from bgn_lab.report.text import table
+from bgn_lab.system import files
+from studies import rates
+from studies.intervals import difference
+from studies.partners.rows import FOLDER, RATES, ROWS, SEEDS, WORKERS, recipe
+
+BASELINE = "bn"
+HELPS = 2.0
+"""Points on validation images from which on a difference of single runs counts."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Runs of one row with eight workers, and with one."""
+
+    name: str
+    tried: dict[float, Run]
+    """By learning rate, first seed."""
+    rate: float
+    """The best on validation images."""
+    more: tuple[Run, ...]
+    """Further seeds at that rate."""
+    alone: Run | None
+    """One worker."""
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """All seeds at the best rate."""
+        return (self.tried[self.rate], *self.more)
+
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        momentum = self.name.partition("momentum ")[2]
+        label = norms.label(self.runs[0].recipe)
+        return f"{label}, momentum {momentum}" if momentum else label
+
+
+def collect(data: str, root: Path | None, folder: Path = FOLDER) -> list[Row]:
+    """Rows of which every learning rate was tried, the best on validation images first."""
+    rows = []
+    for name in ROWS:
+        plain = recipe(name, data, root, WORKERS[0])
+        best = rates.best(plain, RATES, folder)
+        if best is None:
+            continue
+        tried = {run.recipe.lr: run for run in rates.runs(plain, RATES, folder)}
+        more = tuple(
+            run
+            for seed in SEEDS
+            for run in rates.runs(replace(best, seed=seed), (best.lr,), folder)
+        )
+        alone = rates.runs(recipe(name, data, root, WORKERS[1]), (best.lr,), folder)
+        rows.append(Row(name, tried, best.lr, more, alone[0] if alone else None))
+    return sorted(rows, key=lambda row: -rates.score(row.tried[row.rate]))
+
+
+def percent(runs: Sequence[Run], key: str) -> str:
+    """Mean of a measure over runs, with the standard deviation where there are several."""
+    values = [100 * value for run in runs if (value := _measure(run, key)) is not None]
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
+
+
+def _measure(run: Run, key: str) -> float | None:
+    return None if run.result is None else run.result.measure(key)
+
+
+def _at(rate: float) -> str:
+    images = 2 * WORKERS[0]
+    return f"lr {rate * images / 32:g}"
+
+
+def eight(rows: Sequence[Row]) -> str:
+    """Markdown table of the runs with eight workers."""
+    baseline = next((row for row in rows if row.name == BASELINE), None)
+    lines = []
+    for row in rows:
+        by_rate = [
+            _bold(f"{100 * rates.score(row.tried[rate]):.1f}", rate == row.rate)
+            for rate in sorted(RATES)
+        ]
+        against = ""
+        if baseline is not None and row is not baseline:
+            against = difference(_tests(row), _tests(baseline))
+        train, test = (percent(row.runs, f"{part}_accuracy") for part in ("train", "test"))
+        lines.append([row.label, *by_rate, train, test, str(len(row.runs)), against])
+    header = [
+        "row",
+        *(f"validation, {_at(rate)}" for rate in sorted(RATES)),
+        "training",
+        "test",
+        "seeds",
+        "test, to BN",
+    ]
+    return table(header, lines)
+
+
+def _bold(text: str, is_best: bool) -> str:
+    return f"**{text}**" if is_best else text
+
+
+def _tests(row: Row) -> dict[int, float]:
+    found = {run.recipe.seed: _measure(run, "test_accuracy") for run in row.runs}
+    return {seed: 100 * value for seed, value in found.items() if value is not None}
+
+
+def single(rows: Sequence[Row]) -> str:
+    """Markdown table of the runs with one worker, the best on validation images first."""
+    alone = [row for row in rows if row.alone is not None]
+    alone.sort(key=lambda row: -rates.score(row.alone) if row.alone else 0.0)
+    return table(
+        ["row", "validation", "training", "test"],
+        [
+            [row.label, *(percent([row.alone], f"{part}_accuracy") for part in PARTS)]
+            for row in alone
+            if row.alone is not None
+        ],
+    )
+
+
+PARTS = ("validation", "train", "test")
+
+
+def effects(rows: Sequence[Row]) -> str:
+    """What each partner changes: validation accuracy of the first seed, less that without it."""
+    scores = {row.name: 100 * rates.score(row.tried[row.rate]) for row in rows}
+    lines = []
+    for row in sorted(rows, key=lambda row: list(ROWS).index(row.name)):
+        norm, comma, rest = row.name.partition(",")
+        plain = norm.partition("+")[0] + ("" if "momentum" in rest else comma + rest)
+        if plain == row.name or plain not in scores:
+            continue
+        gain = scores[row.name] - scores[plain]
+        verdict = "helps" if gain >= HELPS else "hurts" if gain <= -HELPS else "no difference seen"
+        lines.append([row.label, f"{scores[plain]:.1f}", f"{gain:+.1f}", verdict])
+    return table(["row", "without", "difference", "verdict"], lines)
+
+
+def text(rows: Sequence[Row]) -> str:
+    """The whole report."""
+    return "\n".join(
+        [
+            "# Partners of BGN at two images\n",
+            "Written by `python -m studies.partners.report`; what was asked and what counts as"
+            " what: `studies/partners/README.md`. Accuracies in %.\n",
+            "## Eight workers of two images, 10 epochs\n",
+            eight(rows),
+            "Validation: first seed, bold where the rate was chosen. Training, test: all seeds at"
+            " that rate, mean ± standard deviation. To BN: paired by seed, with a 95 % interval"
+            " (Student's t) where there are several.\n",
+            "## What each partner changes\n",
+            effects(rows),
+            f"On 5,000 validation images, first seed, each at its own best rate. Less than"
+            f" {HELPS:g} points are no difference.\n",
+            "## One worker of two images, 3 epochs\n",
+            single(rows),
+            "One seed, at the rate per image that was best with eight workers.\n",
+        ]
+    )
+
+
+SHOWN = ("bn", "bn+ws", "gn", "gn+ws", "bgn", "bgn+ws", "bgn+renorm", "bgn+ws+renorm")
+
+
+def curves(rows: Sequence[Row], path: Path) -> None:
+    """Training and validation accuracy by epoch; a partner changes the line's style."""
+    from matplotlib.figure import Figure
+
+    colors = {"bn": "tab:blue", "gn": "tab:green", "bgn": "tab:red"}
+    styles = {"": "-", "ws": "--", "renorm": ":", "ws+renorm": "-."}
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    shown = sorted((row for row in rows if row.name in SHOWN), key=lambda r: SHOWN.index(r.name))
+    for panel, part in zip(panels, ("train", "validation"), strict=True):
+        for row in shown:
+            norm, _, partner = row.name.partition("+")
+            metrics = row.tried[row.rate].metrics
+            values = [getattr(one, f"{part}_accuracy") for one in metrics]
+            panel.plot(
+                range(1, len(values) + 1),
+                [None if value is None else 100 * value for value in values],
+                color=colors[norm],
+                linestyle=styles[partner],
+                label=row.label,
+            )
+        panel.set_xlabel("epoch")
+        panel.set_title({"train": "training images", "validation": "validation images"}[part])
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("accuracy, %")
+    panels[1].legend(fontsize=8)
+    figure.suptitle("Eight workers of two images, CIFAR-10, ResNet-20 of width 8, first seed")
+    files.write_figure(path, figure)
+
+
+def main() -> None:
+    """Read the runs; write table, records and curves."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", default="cifar10", help="as studies.partners.run had it")
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("results/partners"))
+    options = parser.parse_args()
+    rows = collect(options.data, options.root)
+    if not rows:
+        parser.error(f"{FOLDER} has no row whose {len(RATES)} learning rates are all done")
+    options.out.mkdir(parents=True, exist_ok=True)
+    files.write(options.out / "table.md", text(rows))
+    runs = [
+        run.to_json()
+        for row in rows
+        for run in (*row.tried.values(), *row.more, *([row.alone] if row.alone else []))
+    ]
+    files.write_json(options.out / "results.json", runs)
+    curves(rows, options.out / "curves.png")
+    print(text(rows))
+
+
+if __name__ == "__main__":
+    main()

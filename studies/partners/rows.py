@@ -1,0 +1,59 @@
+"""What the study of BGN's partners trains: rows, settings, learning rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bgn_lab import partners
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe
+
+FOLDER = Path("runs/partners")
+# for 32 images per step, as --lr; at the study's 16 images a step takes half of it
+RATES = (0.1, 0.025, 0.4)
+SEEDS = (1, 2)
+SLOW = {"norm_momentum": 0.01}
+"""The card of renormalization: with two images the reference must average over many batches."""
+
+ROWS: dict[str, dict[str, Any]] = {
+    "bn": {},
+    "bn+ws": {},
+    "bgn": {"groups": 1},
+    "bgn+ws": {"groups": 1},
+    "gn": {},
+    "gn+ws": {},
+    "bgn+ws+renorm": {"groups": 1, **SLOW},
+    "bn+ws+renorm": SLOW,
+    "bgn+renorm": {"groups": 1, **SLOW},
+    "bn+renorm": SLOW,
+    "bgn+center": {"groups": 1},
+    "bgn, G = 8": {"groups": 8},
+    "bgn+ws, G = 8": {"groups": 8},
+    "bgn+ws+renorm, G = 8": {"groups": 8, **SLOW},
+    "bgn+renorm, G = 8": {"groups": 8, **SLOW},
+    "bgn+center, G = 8": {"groups": 8},
+    # the momentum of the rows with renormalization, without it
+    "bn, momentum 0.01": SLOW,
+    "bgn, momentum 0.01": {"groups": 1, **SLOW},
+}
+"""By name, the most informative first. ``num_groups="auto"`` is BN in every layer of this network
+at two images, so it needs no rows of its own."""
+
+WORKERS = (8, 1)
+
+
+def recipe(name: str, data: str, root: Path | None, workers: int) -> ClassificationRecipe:
+    """A row with some workers of two images: ten epochs with eight, three with one."""
+    cell = ClassificationRecipe(
+        data=data,
+        root=root,
+        model="resnet20",
+        width=8,
+        batch_size=2,
+        epochs=10 if workers > 1 else 3,
+        simulate_workers=workers,
+        validation=0.1,
+    )
+    norm = name.split(",")[0]
+    return replace(cell, **{**partners.row(norm), **ROWS[name]})
