@@ -12,19 +12,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from rich.console import Console
 from torch import nn
 
 import bgn
-from benchmarks import rivals
-from benchmarks.about import about, describe, warning
-from benchmarks.arguments import folder, seconds
+from benchmarks import rivals, script
 from benchmarks.tables import Table
 from benchmarks.timing import samples, summary
 from bgn.kernels import cpu
-from bgn_lab.system.files import write, write_json
 
 SHAPES = ((2, 16, 8, 8), (2, 64, 8, 8), (2, 16, 32, 32), (8, 64, 8, 8), (2, 512, 7, 7))
 NODES = {"cpp": "bgn, C++", "python": "bgn, Python"}
@@ -92,46 +89,24 @@ def _times(row: dict[str, object]) -> Found:
     return times
 
 
+def measured(options: argparse.Namespace) -> tuple[dict[str, Any], Table]:
+    """Times of every shape in both modes, and a table of them."""
+    rows: list[dict[str, object]] = [
+        {
+            "shape": "x".join(map(str, shape)),
+            "mode": mode,
+            "times": compare(shape, mode, options.seconds),
+        }
+        for mode in ("train", "eval")
+        for shape in SHAPES
+    ]
+    return {"rows": rows}, table(rows)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.call",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--seconds", type=seconds, default=2.0, help="for each shape and mode (default: 2)"
-    )
-    parser.add_argument("--out", type=folder, help="folder for call.json and call.md")
-    options = parser.parse_args(arguments)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        facts = about()
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-        console.print(describe(facts))
-        if warning(facts):
-            console.print(warning(facts), style="bold yellow")
-        rows: list[dict[str, object]] = [
-            {
-                "shape": "x".join(map(str, shape)),
-                "mode": mode,
-                "times": compare(shape, mode, options.seconds),
-            }
-            for mode in ("train", "eval")
-            for shape in SHAPES
-        ]
-    finally:
-        torch.set_num_threads(before)
-    found = table(rows)
-    console.print(found.rich())
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        write_json(options.out / "call.json", {"about": facts, "rows": rows})
-        parts = ["# Cost of a call", describe(facts), warning(facts), found.markdown()]
-        write(options.out / "call.md", "\n\n".join(part for part in parts if part) + "\n")
-        console.print(f"Wrote call.json and call.md in {options.out}.")
-    return 0
+    options = script.parser("call", __doc__, 2.0, "each shape and mode").parse_args(arguments)
+    return script.run("call", "Cost of a call", options, measured, one_thread=True)
 
 
 if __name__ == "__main__":

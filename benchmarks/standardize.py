@@ -16,21 +16,19 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bgn
-from benchmarks.about import about, describe, warning
-from benchmarks.arguments import folder, seconds
+from benchmarks import script
 from benchmarks.network import step
 from benchmarks.tables import Table
 from benchmarks.timing import interleaved
 from bgn.surgery.standardize import EPS
 from bgn_lab.models.resnet import resnet
-from bgn_lab.system.files import write, write_json
 
 STEPS = (("resnet50", 8), ("resnet20", 2))
 NETWORK = "resnet50"  # whose weights the formula alone is timed on
@@ -95,50 +93,27 @@ def table(found: dict[str, Found], what: str) -> Table:
     return Table(f"Milliseconds ({what})", ["", "", "median", "of the one without"], lines)
 
 
+def measured(options: argparse.Namespace) -> tuple[dict[str, Any], Table]:
+    """Times of the networks and of the formula alone, and a table of them."""
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    found = {
+        f"{network}, {N} images": steps(network, N, options.seconds, clock) for network, N in STEPS
+    }
+    found["the formula alone"] = operations(min(options.seconds, 20.0), clock)
+    return {"times": found}, table(found, "processor time" if options.cpu_time else "time")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.standardize",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--seconds", type=seconds, default=180.0, help="for each network (default: 180)"
-    )
+    parser = script.parser("standardize", __doc__, 180.0, "each network")
     parser.add_argument(
         "--cpu-time",
         action="store_true",
         help="processor time on one thread, which other processes disturb less",
     )
-    parser.add_argument("--out", type=folder, help="folder for standardize.json and .md")
     options = parser.parse_args(arguments)
-    clock = time.process_time if options.cpu_time else time.perf_counter
-    before = torch.get_num_threads()
-    if options.cpu_time:
-        torch.set_num_threads(1)
-    try:
-        facts = about()
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-        console.print(describe(facts))
-        if warning(facts):
-            console.print(warning(facts), style="bold yellow")
-        found = {
-            f"{network}, {N} images": steps(network, N, options.seconds, clock)
-            for network, N in STEPS
-        }
-        found["the formula alone"] = operations(min(options.seconds, 20.0), clock)
-    finally:
-        torch.set_num_threads(before)
-    shown = table(found, "processor time" if options.cpu_time else "time")
-    console.print(shown.rich())
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        write_json(options.out / "standardize.json", {"about": facts, "times": found})
-        parts = ["# Cost of standardized weights", describe(facts), warning(facts)]
-        text = "\n\n".join(part for part in (*parts, shown.markdown()) if part)
-        write(options.out / "standardize.md", text + "\n")
-        console.print(f"Wrote standardize.json and standardize.md in {options.out}.")
-    return 0
+    title = "Cost of standardized weights"
+    return script.run("standardize", title, options, measured, one_thread=options.cpu_time)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from benchmarks import (
     cases,
     measure,
     others,
+    partners,
     report,
     results,
     run,
@@ -397,6 +398,15 @@ def test_the_cost_of_standardized_weights(
     assert set(found["the formula alone"]) == set(standardize.OPERATIONS)
     assert "| resnet20, 2 images | bgn |" in (tmp_path / "standardize.md").read_text()
     assert "processor time" in capsys.readouterr().out
+
+
+def test_the_cost_of_partners(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(partners, "SHAPES", ((2, 16, 8, 8),))
+    assert partners.main(["--seconds", "0.001", "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "partners.json").read_text())
+    assert set(found["times"]) == {"2x16x8x8, G = 1", "2x16x8x8, G = 16"}
+    assert set(found["means"]) == {"renorm", "center", "nn.BatchNorm2d"}
+    assert "| 2x16x8x8, G = 1 |" in (tmp_path / "partners.md").read_text()
 
 
 def test_operations_that_standardize_agree() -> None:
