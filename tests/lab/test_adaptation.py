@@ -293,7 +293,7 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "domain adaptation, resnet8" in out
     table = (tmp_path / "table.md").read_text()
-    assert "| normaliser | plain-textured | to BN |" in table
+    assert "| normalizer | plain-textured | to BN |" in table
     assert "| BGN, paper's G, source only |" in table
     assert "77.2" in table, "the paper's own figures"
     assert (tmp_path / "curves.png").exists()

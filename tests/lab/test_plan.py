@@ -175,7 +175,7 @@ def test_own_grid() -> None:
         (["--device", "x"], "device='x' is not understood; expected NAME:rate="),
         (
             ["--device", "x:speed=1"],
-            "'speed' is not known; accepted: rate, overhead, price, test, a batch size, or a normaliser",
+            "'speed' is not known; accepted: rate, overhead, price, test, a batch size, or a normalizer",
         ),
         (["--device", "x:rate=fast"], "rate='fast' is out of range; expected a number above 0"),
         (

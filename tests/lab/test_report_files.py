@@ -112,7 +112,7 @@ def test_markdown(folder: Path, found: Comparison) -> None:
     assert found.caption() in written
     assert len(tables[text.BECAME]) == 9
     theirs = tables["The paper's own figures (its table 2), not measured here"]
-    assert theirs[0] == ["normaliser", *paper.IMAGENET.columns]
+    assert theirs[0] == ["normalizer", *paper.IMAGENET.columns]
     assert theirs[7] == [
         "BGN",
         "77.008",
