@@ -2,11 +2,12 @@
 
     python examples/finetune_batch_2.py --data DIR --out results/finetune-batch-2
 
-A residual network with BN is pretrained at batch size 64 on miniImageNet's 64 training classes (32x32), then gets a new head and
-is fine-tuned at batch size 2 on 2,000 CIFAR-10 images. The learning rate of each method is chosen on 2,000 further training
-images with seed 0; the table is accuracy on 2,000 test images, which nothing was chosen on, over 6 seeds. DIR holds
-mini_imagenet84.npz and cifar10_12k.npz. On two cores: 45 minutes. Finished runs are kept in --out; the same command goes on
-from there.
+A residual network with BN is pretrained at batch size 64 on miniImageNet's 64 training classes
+(32x32), then gets a new head and is fine-tuned at batch size 2 on 2,000 CIFAR-10 images. The
+learning rate of each method is chosen on 2,000 further training images with seed 0. The table has
+the accuracy over 6 seeds on 2,000 test images, which nothing was chosen on. DIR holds
+mini_imagenet84.npz and cifar10_12k.npz. On two cores it takes 45 minutes. Finished runs are kept in
+--out; run the same command to resume.
 """
 
 from __future__ import annotations
@@ -234,7 +235,8 @@ def main() -> None:
         begin = time.monotonic()
         train(net, data["pretrain"], 64, PRETRAINING, 0.1, seed=0)
         print(
-            f"pretrained in {time.monotonic() - begin:.0f} s, training accuracy {accuracy(net, data['pretrain']):.1f} %"
+            f"pretrained in {time.monotonic() - begin:.0f} s, "
+            f"training accuracy {accuracy(net, data['pretrain']):.1f} %"
         )
         torch.save(net.state_dict(), out / "pretrained.pt")
 

@@ -18,13 +18,15 @@ def folder_name(recipe: Recipe) -> str:
 
 
 def cost(recipe: Recipe) -> float:
-    """Of a run, roughly: images, and small batches cost more for each."""
+    """Rough cost of a run: its images, where small batches cost more for each."""
     return recipe.epochs * (1 + 6 / recipe.batch_size)
 
 
 def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> bool:
-    """Those that are not done yet, in the order given, for at most so long; whether that was enough. Test accuracies are not
-    shown."""
+    """Run recipes that are not done yet, in the order given, for at most ``hours``.
+
+    Returns whether that was enough. Test accuracies are not shown.
+    """
     wanted = {folder_name(recipe): recipe for recipe in recipes}
     left = {
         key: recipe for key, recipe in wanted.items() if not (folder / key / "result.json").exists()
@@ -44,7 +46,8 @@ def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> boo
         )
         place = r.data if r.root is None else r.root.stem
         print(
-            f"{place} {r.model} {norms.label(r)}, batch {r.batch_size}, lr {r.lr}, {r.epochs} epochs, seed {r.seed}: {said}; "
+            f"{place} {r.model} {norms.label(r)}, batch {r.batch_size}, lr {r.lr}, "
+            f"{r.epochs} epochs, seed {r.seed}: {said}; "
             f"{minutes * (total - past) / past:.0f} min left",
             flush=True,
         )

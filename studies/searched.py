@@ -1,10 +1,10 @@
-"""Does a search find more than chance does, and does the normaliser matter to it?
+"""Does a search find more than chance does, and does the normalizer matter to it?
 
     python -m studies.searched --data cifar10_12k.npz --hours 3
 
-DARTS and MANAS search with BN, GN and BGN; what they find, and genotypes drawn at random, are trained with the same
-normaliser, all with the laboratory's presets for laptops. The same command goes on where it was stopped. Test accuracies are
-read by the report alone (studies.searched_report).
+DARTS and MANAS search with BN, GN and BGN; what they find, and genotypes drawn at random, are
+trained with the same normalizer, all with the laboratory's presets for laptops. Run the same
+command to resume. Test accuracies are read by the report alone (studies.searched_report).
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ def searches(norm: str, **changes: Any) -> Iterator[Recipe]:
 
 
 def trainings(norms: Sequence[str], drawn: int, seeds: int, **changes: Any) -> Iterator[Recipe]:
-    """Of what the searches have found so far, and of random ones of the same kind, which have one seed each; in rounds, so that
-    each normaliser has as many when the time is up."""
+    """Trainings of what the searches have found so far, and of random genotypes of the same kind.
+
+    Random ones have one seed each. Trainings come in rounds, so that each normalizer has as many
+    when the time is up.
+    """
     plain = experiments.get("nas-train").presets["laptop"].recipe
     assert isinstance(plain, NasTrainRecipe)
     for k in range(max(drawn, seeds)):

@@ -2,8 +2,8 @@
 
     python -m studies.searched_report --out results/search
 
-Beside each search stands the best of as many random genotypes of the same kind as could be trained in the time of search and
-training together, chosen on validation images.
+Beside each search stands the best of as many random genotypes of the same kind as could be trained
+in the time of search and training together, chosen on validation images.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ from studies.searched import FOLDER, LISTS, METHODS
 COMPARED = ("norm", "groups", "genotype", "seed")
 BEST, MEAN = "random, best of ", "random, mean of "
 NOTE = (
-    "Test accuracy in %. Each search was run once: ± is the standard deviation over trainings of the one genotype that it found,"
-    " with other seeds, and tells nothing of other searches; for random ones it is over genotypes. Minutes are of a process: for"
-    " search and one training, or for all random trainings that one is the best of, chosen on validation images. A search has"
-    " learned from these images too, so what it found has no figure there. MANAS finds a list of cells, DARTS two cells: each"
-    " stands beside random ones of its kind. Everything is trained with the normaliser that it was searched with, so that what a"
-    " search is worth is the difference to random genotypes of the same normaliser. Runs that did not converge count in time and"
-    " not in means."
+    "Test accuracy in %. Each search was run once: ± is the standard deviation over trainings of"
+    " the one genotype that it found, with other seeds, and tells nothing of other searches; for"
+    " random ones it is over genotypes. Minutes are those of one process: for search and one"
+    " training, or for all random trainings that one is the best of, chosen on validation"
+    " images. A search has learned from these images too, so what it found has no figure there."
+    " MANAS finds a list of cells, DARTS two cells: each stands beside random ones of its kind."
+    " Everything is trained with the normalizer that it was searched with, so that what a search is"
+    " worth is the difference to random genotypes of the same normalizer. Runs that did not"
+    " converge count in time and not in means."
 )
 
 
 @dataclass(frozen=True)
 class Row:
-    """Of the table; accuracies in percent, of the runs that converged."""
+    """Row of the table; accuracies in percent, of the runs that converged."""
 
     norm: str
     method: str  # of the search
@@ -83,7 +85,7 @@ class Row:
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
-    """By normaliser: each search, what chance finds at its cost, and the mean of chance."""
+    """Rows by normalizer: each search, what chance finds at its cost, and the mean of chance."""
     over = [run for run in runs if run.result is not None]
     made = []
     for norm in sorted({run.recipe.norm for run in over}, key=list(paper.NORMALISERS).index):
@@ -143,7 +145,10 @@ def _minutes(run: Run) -> float:
 
 
 def _at_cost(row: Row, chance: Sequence[Run]) -> list[Row]:
-    """The best on validation images of as many random ones as the time of a row allows, at least one."""
+    """The best random genotype on validation images, of as many as the time of a row allows.
+
+    There is at least one.
+    """
     spent, many = 0.0, 0
     for run in chance:
         if many and spent + _minutes(run) > row.minutes:
@@ -178,13 +183,13 @@ def _row(method: str, source: str, runs: Sequence[Run], minutes: float) -> Row:
 
 
 def _label(recipe: Recipe) -> str:
-    """The normaliser with its G: that of GN is not the paper's in cells as narrow as these."""
+    """The normalizer with its G: that of GN is not the paper's in cells as narrow as these."""
     groups = f", {recipe.usual_name}" if recipe.norm == "gn" and recipe.groups is None else ""
     return norms.label(recipe) + groups
 
 
 def settings(runs: Sequence[Run]) -> str:
-    """What was run: the same for all normalisers."""
+    """What was run: the same for all normalizers."""
     parts: dict[str, str] = {}
     for r in (run.recipe for run in runs):
         assert isinstance(r, CellsRecipe)
@@ -193,8 +198,8 @@ def settings(runs: Sequence[Run]) -> str:
             f"{r.order} order, {r.arch_lr} for the mixture, " if isinstance(r, DartsRecipe) else ""
         )
         parts[r.experiment] = (
-            f"{order}{count(r.epochs, 'epoch')}, batches of {r.batch_size}, learning rate {r.lr}, {images} training images, "
-            f"{r.cells} cells, C = {r.width}"
+            f"{order}{count(r.epochs, 'epoch')}, batches of {r.batch_size}, "
+            f"learning rate {r.lr}, {images} training images, {r.cells} cells, C = {r.width}"
         )
     place = next(
         run.recipe.data if run.recipe.root is None else run.recipe.root.name for run in runs
@@ -223,21 +228,24 @@ def _same(runs: Sequence[Run], folder: Path) -> None:
             ]
             if odd:
                 raise SystemExit(
-                    f"{folder} has runs of several settings: {', '.join(odd)}; expected those of one study"
+                    f"{folder} has runs of several settings: {', '.join(odd)}; "
+                    "expected those of one study"
                 )
 
 
 def write(folder: Path, out: Path) -> str:
-    """table.md, results.json, a picture, and the cells that were found; the table."""
+    """Write table.md, results.json, a picture, and the cells that were found; return the table."""
     runs = collect([folder])
     _same(runs, folder)
     made = rows(runs)
     if not made:
         raise SystemExit(
-            f"no training of what a search found is over in {folder}; expected a folder that studies.searched wrote"
+            f"no training of what a search found is over in {folder}; "
+            "expected a folder that studies.searched wrote"
         )
-    heading = ["normaliser", "genotype", "validation", "test", "weights", "minutes"]
-    measured = f"# Searched and drawn\n\n{settings(runs)}\n\n{table(heading, [row.cells() for row in made])}\n{NOTE}\n"
+    heading = ["normalizer", "genotype", "validation", "test", "weights", "minutes"]
+    body = table(heading, [row.cells() for row in made])
+    measured = f"# Searched and drawn\n\n{settings(runs)}\n\n{body}\n{NOTE}\n"
     text = "\n".join([measured, *map(theirs, (paper.DARTS, paper.MANAS))])
     out.mkdir(parents=True, exist_ok=True)
     files.write(out / "table.md", text.encode())
@@ -257,7 +265,7 @@ def write(folder: Path, out: Path) -> str:
 
 
 def _plain(run: Run) -> dict[str, Any]:
-    """Without what is long and the same in all runs: every layer's normaliser."""
+    """A run for results.json, without what is long and the same in all: its layers."""
     result = {name: value for name, value in _result(run).to_json().items() if name != LAYERS}
     return {**run.to_json(), "result": result}
 

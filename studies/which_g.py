@@ -1,17 +1,21 @@
-"""Which G? Every normaliser, and BGN with many numbers of groups, at every batch size, on several data sets and networks.
+"""Which G? Normalizers, and BGN with many numbers of groups, at every batch size.
 
-    python -m studies.which_g --stage rates --mini runs/which-g/mini20.npz --cifar cifar10_12k.npz --hours 1
+The study has several data sets and networks.
 
-Stages, most informative first; each goes on where it was stopped:
+    python -m studies.which_g --stage rates --hours 1 \\
+        --mini runs/which-g/mini20.npz --cifar cifar10_12k.npz
 
-- ``rates``: every row with three learning rates, one seed. The rate is chosen on validation images, for each normaliser and
-  batch size alike.
+Stages, most informative first; each resumes where it was stopped:
+
+- ``rates``: every row with three learning rates, one seed. The rate is chosen on validation images,
+  for each normalizer and batch size alike.
 - ``seeds``: the rates chosen, further seeds.
 - ``long``: three times the epochs, for the rows that matter.
-- ``large``: batches up to 512, four times the epochs so that they have steps enough, for the paper's claim that BN saturates.
+- ``large``: batches up to 512, with four times the epochs so that they have steps enough, for the
+  paper's claim that BN saturates.
 
-The cell ``cifar``, another data set with another network, is held out: it is run once everything is decided. Test accuracies
-are read by the report alone, never by this file.
+The cell ``cifar``, another data set with another network, is held out: it is run once everything is
+decided. Test accuracies are read by the report alone, never by this file.
 """
 
 from __future__ import annotations
@@ -79,7 +83,10 @@ def cells(mini: Path, cifar: Path | None) -> dict[str, Recipe]:
 
 
 def same_as(row: dict[str, Any], model: str, size: int) -> dict[str, Any]:
-    """The row that is the same network with the same normalisers at this batch size: itself, or one with a simpler name."""
+    """The row with the same network and the same normalizers at this batch size.
+
+    It is the row itself, or one with a simpler name.
+    """
     if row.get("instances", math.inf) <= size * SMALLEST_MAP.get(model, 1):
         return {"norm": "bn"}  # no layer merges channels
     if row == {"norm": "bgn"} and {**row, "groups": paper_groups(size)} in ROWS.values():
@@ -105,7 +112,10 @@ def rates(
 
 
 def chosen(recipe: Recipe) -> Recipe | None:
-    """The recipe with the learning rate that was best on the validation images; None while that is not known."""
+    """The recipe with the learning rate that was best on the validation images.
+
+    It is None while that is not known.
+    """
     tried: list[Run] = []
     for factor in FACTORS:
         path = FOLDER / folder_name(replace(recipe, lr=round(0.1 * factor, 4), seed=0))

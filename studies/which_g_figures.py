@@ -14,7 +14,10 @@ FIXED = re.compile(r"BGN, G = (\d+)")
 
 
 def accuracy_by_groups(found: dict[Key, dict[str, Entry]], path: Path) -> None:
-    """One panel for each data set and network: accuracy against G, a line for each batch size, BN and auto beside."""
+    """One panel for each data set and network: accuracy against G, a line for each batch size.
+
+    BN and auto stand beside.
+    """
     from matplotlib.figure import Figure
 
     places = list(

@@ -2,20 +2,24 @@
 
     python -m studies.which_g_measure --cell mini --sizes 2 8
 
-For the networks of finished runs (every row of the study, first seed, at the rate chosen), on their training images at their
-batch size, per normaliser layer:
+For the networks of finished runs (every row of the study, first seed, at the rate chosen), on their
+training images at their batch size, it measures for each normalizer layer:
 
-- noise: how far a batch's mean lies from the population's, in population standard deviations (root mean square), and how far
-  the logarithm of its standard deviation does. What the paper calls noisy statistics.
-- confusion: the share of the variance within a group that is differences between the channels' own means, and how far their
-  standard deviations lie apart (root mean square of the logarithm). What the paper calls confused statistics: a group of
-  one channel has none.
+- noise: how far a batch's mean lies from the population's, in population standard deviations (root
+  mean square), and how far the logarithm of its standard deviation does. This is what the paper
+  calls noisy statistics.
+- confusion: the share of the variance within a group that is differences between the channels' own
+  means, and how far their standard deviations lie apart (root mean square of the logarithm). This
+  is what the paper calls confused statistics: a group of one channel has none.
 
-And of the whole network:
+For the whole network it measures:
 
-- disagreement: how often the class is another with statistics of the batch than with running ones, and the accuracy with each.
-- recalibrated: the validation accuracy with exact statistics of training images in place of running ones, beside that without.
-- gradient agreement: the cosine between the mean gradient of one half of the batches and that of the other.
+- disagreement: how often the class is another with statistics of the batch than with running ones,
+  and the accuracy with each.
+- recalibrated: the validation accuracy with exact statistics of training images in place of running
+  ones, beside that without.
+- gradient agreement: the cosine between the mean gradient of one half of the batches and that of
+  the other.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ BATCHES, EXAMPLES = 100, 512  # batches for the noise; images for the population
 
 @dataclass(frozen=True)
 class Layer:
-    """Of one normaliser."""
+    """Measurements of one normalizer."""
 
     name: str
     channels: int
@@ -72,7 +76,7 @@ class Layer:
 
 
 def _seen(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """What reaches each normaliser, (N, C, P), in eval mode."""
+    """What reaches each normalizer, (N, C, P), in eval mode."""
     found: dict[str, Tensor] = {}
     names = {layer: name for name, layer in normalizers(model).items()}
 
@@ -98,7 +102,7 @@ def _statistics(x: Tensor, G: int) -> tuple[Tensor, Tensor]:
 def layers(
     model: nn.Module, recipe: Recipe, population: Tensor, batches: list[Tensor]
 ) -> list[Layer]:
-    """Noise and confusion of all batch-wide normalisers."""
+    """Noise and confusion of all batch-wide normalizers."""
     whole = _seen(model, population)
     kinds = {name: identify(layer) for name, layer in normalizers(model).items()}
     wide = {name: kind for name, kind in kinds.items() if kind is not None and kind.batch_wide}
@@ -139,7 +143,7 @@ def _rms(values: list[Tensor]) -> float:
 
 
 def disagreement(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Of training mode and eval mode, on the same images."""
+    """How much training mode and eval mode disagree on the same images."""
     different = right_of_batch = right_of_running = total = 0
     state = {name: value.clone() for name, value in model.state_dict().items()}
     for x, y in batches:
@@ -157,7 +161,10 @@ def disagreement(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict
 
 
 def gradient_agreement(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> float:
-    """The cosine between the mean gradient of every other batch and that of the rest: 1 without noise, 0 with nothing else."""
+    """The cosine between the mean gradient of every other batch and that of the rest.
+
+    It is 1 without noise, 0 with nothing else.
+    """
     sums: list[Tensor] = []
     state = {name: value.clone() for name, value in model.state_dict().items()}
     for number, (x, y) in enumerate(batches):
@@ -186,9 +193,14 @@ def measure(folder: Path) -> dict[str, Any]:
     with loop.convolutions(recipe.onednn is not False):
         found = {
             "run": folder.name, "row": norms.label(recipe), "batch_size": recipe.batch_size,
-            "train_accuracy": run.metrics[-1].train_accuracy, "validation": _accuracy(model, recipe, data),
-            "gradient_agreement": gradient_agreement(model, batches), **disagreement(model, batches),
-            "layers": [asdict(layer) for layer in layers(model, recipe, population, [x for x, _ in batches])],
+            "train_accuracy": run.metrics[-1].train_accuracy,
+            "validation": _accuracy(model, recipe, data),
+            "gradient_agreement": gradient_agreement(model, batches),
+            **disagreement(model, batches),
+            "layers": [
+                asdict(layer)
+                for layer in layers(model, recipe, population, [x for x, _ in batches])
+            ],
         }  # fmt: skip
         if found["layers"]:
             whole = data.train.training(recipe.batch_size, 3, 0)
@@ -216,8 +228,18 @@ def table(found: list[dict[str, Any]]) -> str:
         values = [own[name] for own in one["layers"]]
         return f"{statistics.median(values):.2f}, {max(values):.2f}" if values else ""
 
-    header = ["row", "noise of means", "noise of deviations", "confusion of means", "confusion of deviations", "gradients agree",
-              "train accuracy", "validation accuracy", "recalibrated", "train and eval differ"]  # fmt: skip
+    header = [
+        "row",
+        "noise of means",
+        "noise of deviations",
+        "confusion of means",
+        "confusion of deviations",
+        "gradients agree",
+        "train accuracy",
+        "validation accuracy",
+        "recalibrated",
+        "train and eval differ",
+    ]
     rows = [
         [
             one["row"],

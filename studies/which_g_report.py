@@ -2,9 +2,10 @@
 
     python -m studies.which_g_report --out results/which-g
 
-The learning rate of a row is the one with the best validation accuracy of the first seed; its test accuracy is the mean over
-all seeds at that rate. The rival of a cell (data, network, schedule, batch size) is whichever of BN, GN, LN and IN is best on
-the validation images, so that the luckiest on the test images is not chosen. Regret is the rival's test accuracy minus the row's.
+The learning rate of a row is the one with the best validation accuracy of the first seed; its test
+accuracy is the mean over all seeds at that rate. The rival of a cell (data, network, schedule,
+batch size) is whichever of BN, GN, LN and IN is best on the validation images, so that the luckiest
+on the test images is not chosen. Regret is the rival's test accuracy minus the row's.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def tables(found: dict[Key, dict[str, Entry]]) -> str:
     """Markdown: accuracies by cell, then regrets."""
     parts = [
         "# Which G?\n",
-        "Made by `python -m studies.which_g_report` from the runs of `python -m studies.which_g`; see docs/which-g.md.\n",
+        "Made by `python -m studies.which_g_report` from the runs of `python -m studies.which_g`; "
+        "see docs/which-g.md.\n",
     ]
     for where, epochs in dict.fromkeys(key[:2] for key in sorted(found)):
         sizes = sorted(key[2] for key in found if key[:2] == (where, epochs))
@@ -149,7 +151,10 @@ def _order(label: str) -> tuple[int, str]:
 
 
 def _regret_table(found: dict[Key, dict[str, Entry]]) -> str:
-    """Mean over the cells with its standard error, the worst cell, means by batch size; only rows that were run everywhere."""
+    """Table of regrets: mean over the cells with its standard error, worst cell, by batch size.
+
+    It has only rows that were run everywhere.
+    """
     lost, on_validation = regrets(found), regrets(found, "validation")
     cells = max((len(own) for own in lost.values()), default=0)
     full = {label: own for label, own in lost.items() if len(own) == cells and cells}

@@ -2,7 +2,8 @@
 
     python tools/arrays.py mini_imagenet84.npz mini20.npz --classes 20 --train 90
 
-Of each class the first images are for training (of which the laboratory holds some out for validation), the rest for testing.
+The first images of each class are for training (the laboratory holds some of these out for
+validation), the rest for testing.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def main(arguments: list[str] | None = None) -> None:
     parts = source["split_names"].tolist()
     if options.split not in parts:
         parser.error(
-            f"split={options.split!r} is not in {options.source}; expected one of {', '.join(parts)}"
+            f"split={options.split!r} is not in {options.source}; "
+            f"expected one of {', '.join(parts)}"
         )
     for name in ("classes", "train", "size"):
         if getattr(options, name) is not None and getattr(options, name) < 1:

@@ -1,10 +1,10 @@
-"""Unpack JPEGs from an .npz file into class folders, as `bgn ... --data imagenet --root OUT` reads them.
+"""Unpack JPEGs from an .npz file into class folders for `bgn ... --data imagenet --root OUT`.
 
     python tools/class_folders.py images.npz out --classes 10
 
-Image i of the file is the JPEG jpeg[offsets[i]:offsets[i + 1]], of the class wnids[labels[i]], in the part
-split_names[split[i]]. The last images of each class go to out/val, the others to out/train; the bytes stay as they are.
-OUT is there as a whole or not at all.
+Image i of the file is the JPEG jpeg[offsets[i]:offsets[i + 1]], of the class wnids[labels[i]], in
+the part split_names[split[i]]. The last images of each class go to out/val, the others to
+out/train; the bytes stay as they are. OUT is there as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def chosen(arrays: dict[str, Any], part: str, classes: int | None) -> dict[str, 
     wanted = len(labels) if classes is None else classes
     if not 2 <= wanted <= len(labels):
         raise ValueError(
-            f"--classes {wanted} is out of range; expected 2 to {len(labels)}, the classes of {part}"
+            f"--classes {wanted} is out of range; "
+            f"expected 2 to {len(labels)}, the classes of {part}"
         )
     return {
         arrays["wnids"][k].item(): np.flatnonzero(inside & (arrays["labels"] == k)).tolist()
@@ -42,7 +43,8 @@ def held_out(count: int, share: float) -> int:
     """How many of a class are for testing: a share, but at least one, and not all."""
     if not 0 < share < 1 or count < 2:
         raise ValueError(
-            f"--test-share {share} of a class of {count} images; expected a share between 0 and 1, of two images or more"
+            f"--test-share {share} of a class of {count} images; "
+            "expected a share between 0 and 1, of two images or more"
         )
     return min(max(round(share * count), 1), count - 1)
 
@@ -103,7 +105,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print(
-        f"{given.out}: {len(classes)} classes, {counts['train']:,} images in train, {counts['val']:,} in val"
+        f"{given.out}: {len(classes)} classes, "
+        f"{counts['train']:,} images in train, {counts['val']:,} in val"
     )
 
 

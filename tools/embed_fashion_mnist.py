@@ -3,8 +3,9 @@
     apt-get download dataset-fashion-mnist && dpkg-deb -x dataset-fashion-mnist_*.deb unpacked
     python tools/embed_fashion_mnist.py unpacked/usr/share/datasets/fashion-mnist
 
-The first images of every class, the same number of each, in their order; training images of the training set, test images of
-the test set. The files have the original's names and format, without a date, so that the same input gives the same bytes.
+It takes the first images of every class, the same number of each, in their order: training images
+from the training set, test images from the test set. The files have the original's names and
+format, without a date, so that the same input gives the same bytes.
 """
 
 from __future__ import annotations

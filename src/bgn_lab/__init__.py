@@ -1,4 +1,5 @@
-"""The laboratory: the paper's experiments, with any of its normalisers, from the command line (``bgn --help``).
+"""The laboratory: the paper's experiments with any of its normalizers, run by ``bgn`` commands.
 
-The way of data: recipe -> data -> model(norm) -> training -> record -> report. It imports :mod:`bgn`, never the reverse.
+Data flow: recipe -> data -> model(norm) -> training -> record -> report. The laboratory imports
+:mod:`bgn`, never the reverse. ``bgn --help`` lists the commands.
 """

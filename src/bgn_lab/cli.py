@@ -32,11 +32,13 @@ COMMANDS = {
         "every normalizer at every batch size: table, pictures, page",
         (
             "bgn compare",
-            "bgn compare --norms bn gn bgn --batch-sizes 2 4 --groups paper 1 8 32 --epochs 5 --seeds 3 --out runs/mine",
+            "bgn compare --norms bn gn bgn --batch-sizes 2 4 --groups paper 1 8 32 --epochs 5"
+            " --seeds 3 --out runs/mine",
             "bgn compare --data photos --model resnet18 --image-size 128",
             "bgn compare --preset laptop-table-2 --data mini100_32.npz",
             "bgn compare --preset paper-table-1 --root imagenet --device cuda",
-            "bgn compare --experiment adaptation --preset paper --data office31 --weights resnet50-{norm}.pth",
+            "bgn compare --experiment adaptation --preset paper --data office31"
+            " --weights resnet50-{norm}.pth",
         ),
     ),
     **{
@@ -45,7 +47,8 @@ COMMANDS = {
     },
     "tune": Command(
         "bgn_lab.commands.tune:Tune",
-        "the normalizer, its G and its learning rate for your data, by short runs on validation images",
+        "the normalizer, its G and its learning rate for your data, by short runs on validation"
+        " images",
         (
             "bgn tune --data photos --model resnet18 --image-size 128 --batch-size 2",
             "bgn tune --batch-size 4 --epochs 18 --seeds 3 --out runs/mine",
@@ -66,9 +69,12 @@ COMMANDS = {
         "what a grid of runs would take: hours, traffic, cost",
         (
             "bgn plan",
-            "bgn plan --device gpu:rate=1000,overhead=20,price=2.5 --device old:2=50,32=200,128=700,price=0.8",
-            "bgn plan --norms bn bgn --batch-sizes 2 8 --model resnet18 --epochs 90 --save steps.json",
-            "bgn plan --steps steps.json --price 1.5 --workers 8 --devices 4 --latency-us 30 --bandwidth-gb 12",
+            "bgn plan --device gpu:rate=1000,overhead=20,price=2.5"
+            " --device old:2=50,32=200,128=700,price=0.8",
+            "bgn plan --norms bn bgn --batch-sizes 2 8 --model resnet18 --epochs 90"
+            " --save steps.json",
+            "bgn plan --steps steps.json --price 1.5 --workers 8 --devices 4 --latency-us 30"
+            " --bandwidth-gb 12",
         ),
     ),
 }
@@ -94,8 +100,11 @@ def overview(start: str = "") -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit code: 0, 1 if runs failed, 2 for bad input, 130 after Ctrl-C, 75 after
-    SIGTERM or SIGHUP."""
+    """Run a command and return its exit code.
+
+    The code is 0 on success, 1 if runs failed, 2 for bad input, 130 after Ctrl-C, 75 after SIGTERM
+    or SIGHUP.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     starts = {name.split()[0] for name in COMMANDS if " " in name}
     if not words or words[0] in HELP:

@@ -24,7 +24,7 @@ NORMALISERS: Mapping[str, str] = {
     "bgn": "BGN",
 }
 
-# ImageNet with ResNet-50; a batch size is the images of one worker, and statistics stay within a worker
+# ImageNet with ResNet-50; a batch size counts the images of one worker, as do statistics
 MODEL = "resnet50"
 IMAGE_SIZE, CLASSES = 224, 1000
 TRAINING_IMAGES, TEST_IMAGES = (
@@ -43,16 +43,17 @@ LEARNING_RATES: Mapping[int, float] = {
     2: 0.00625,
 }
 GROUPS: Mapping[int, int] = {128: 512, 64: 256, 32: 128, 16: 64, 8: 16, 4: 2, 2: 1}  # G of BGN
-# table 1: BGN with each of these G at each of these batch sizes; table 2: all normalizers at BATCH_SIZES
+# table 1 has BGN with each of these G at each of these batch sizes; table 2 has all normalizers at
+# BATCH_SIZES
 SWEEP_GROUPS = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)
 SWEEP_BATCH_SIZES = (128, 2)
 EPOCHS = 120
 MILESTONES = (30, 60, 90)  # epochs
 LEARNING_RATE_FACTOR = 0.1  # at each milestone
-WEIGHT_DECAY = 1e-4  # on all parameters, those of the normalisers too
+WEIGHT_DECAY = 1e-4  # on all parameters, those of the normalizers too
 MEDIAN_EPOCHS = 5  # the accuracy of a run is the median of its last five epochs
 
-# G by experiment and normaliser; None: the paper does not say
+# G by experiment and normalizer; None: the paper does not say
 EXPERIMENT_GROUPS: Mapping[str, Mapping[str, int | None]] = {
     "imagenet": {"gn": 32, "gbgn": 32},  # of channels; BGN by batch size: GROUPS
     "darts": {"gn": 32, "bgn": 256},  # in the search and in the evaluation
@@ -64,7 +65,8 @@ EXPERIMENT_GROUPS: Mapping[str, Mapping[str, int | None]] = {
 
 # G of BGN by task of Office-31, as the text has it
 ADAPTATION_GROUPS: Mapping[str, int] = {"ad": 1, "da": 512, "wa": 512, "aw": 8, "dw": 32, "wd": 512}
-# the same from a row that is commented out of the table in the paper's source: ad and aw change places
+# the same from a row that is commented out of the table in the paper's source, where ad and aw
+# change places
 ADAPTATION_GROUPS_OF_SOURCE: Mapping[str, int] = {**ADAPTATION_GROUPS, "ad": 8, "aw": 1}
 
 Row = tuple[float | None, ...]
@@ -72,7 +74,7 @@ Row = tuple[float | None, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper: one row per normaliser, whichever way round it is printed.
+    """A table of the paper: one row per normalizer, whichever way round it is printed.
 
     A cell is None where the paper prints a dash, for training that did not converge.
     """
@@ -85,7 +87,7 @@ class Table:
     columns: tuple[str, ...]
     rows: Mapping[str, Row]
     note: str
-    row_header: str = "normaliser"
+    row_header: str = "normalizer"
 
     def row(self, name: str) -> dict[str, float | None]:
         """One row by column.
@@ -108,8 +110,9 @@ GROUP_SWEEP = Table(
         "128": (77.008, 75.936, 76.256, 76.096, 75.984, 75.504, 76.016, 75.632, 75.520, 75.360),
         "2": (63.968, 66.000, 68.160, 70.064, 71.856, 72.832, 74.928, 75.120, 75.968, 76.096),
     },
-    note="All values are whole multiples of 1/6250, so probably from one worker's eighth of the validation set: the standard "
-    "error is about 0.54 points. At batch 128 G = 512 leads the next best by 47 images, and the others are not in order of G.",
+    note="All values are whole multiples of 1/6250, so probably from one worker's eighth of the "
+    "validation set: the standard error is about 0.54 points. At batch 128 G = 512 leads the next "
+    "best by 47 images, and the others are not in order of G.",
 )
 
 IMAGENET = Table(
@@ -128,16 +131,17 @@ IMAGENET = Table(
         "gbgn": (75.984, 76.624, 76.368, 76.592, 75.840, 75.024, 71.856),
         "bgn": (77.008, 77.104, 76.784, 76.624, 76.208, 76.336, 76.096),
     },
-    note="All values are whole multiples of 1/6250, so probably from one worker's eighth of the validation set: the standard "
-    "error is about 0.54 points (0.19 on all 50,000 images), and at batch 128 BGN leads BN by 11 images. The text gives GBGN as "
-    "many batch groups as images, which would make it GN; but its values at 128 and 2 are those of BGN with G = 32 in "
-    "the sweep, so it probably ran with 32 channel groups and one batch group.",
+    note="All values are whole multiples of 1/6250, so probably from one worker's eighth of the "
+    "validation set: the standard error is about 0.54 points (0.19 on all 50,000 images), and at "
+    "batch 128 BGN leads BN by 11 images. The text gives GBGN as many batch groups as images, "
+    "which would make it GN; but its values at 128 and 2 are those of BGN with G = 32 in the "
+    "sweep, so it probably ran with 32 channel groups and one batch group.",
 )
 
 DARTS = Table(
     slug="darts",
     number=3,
-    title="CIFAR-10, networks searched by DARTS and trained with the same normaliser",
+    title="CIFAR-10, networks searched by DARTS and trained with the same normalizer",
     unit="% accuracy",
     column_header="",
     columns=("accuracy",),
@@ -149,14 +153,15 @@ DARTS = Table(
         "pn": (94.41,),
         "bgn": (97.40,),
     },
-    note="Neither the order of the search, the seeds nor an auxiliary head are stated. The standard error on CIFAR-10's 10,000 "
-    "test images is about 0.16 points, more than twice the difference of BN and BGN.",
+    note="Neither the order of the search, the seeds nor an auxiliary head are stated. The "
+    "standard error on CIFAR-10's 10,000 test images is about 0.16 points, more than twice the "
+    "difference of BN and BGN.",
 )
 
 MANAS = Table(
     slug="manas",
     number=4,
-    title="CIFAR-10, one network found by MANAS with BN, trained anew with each normaliser",
+    title="CIFAR-10, one network found by MANAS with BN, trained anew with each normalizer",
     unit="% accuracy",
     column_header="",
     columns=("accuracy",),
@@ -168,14 +173,15 @@ MANAS = Table(
         "pn": (None,),
         "bgn": (97.15,),
     },
-    note="The network is not published, so a run here is of another one. It was searched with BN, which favours BN. The "
-    "difference of BN and BGN is three of CIFAR-10's 10,000 test images.",
+    note="The network is not published, so a run here is of another one. It was searched with BN, "
+    "which favors BN. The difference of BN and BGN is three of CIFAR-10's 10,000 test images.",
 )
 
 ADVERSARIAL = Table(
     slug="adversarial",
     number=5,
-    title="CIFAR-10, adversarial training of WRN-10-2, with and without the attack (PGD, four steps)",
+    title="CIFAR-10, adversarial training of WRN-10-2, "
+    "with and without the attack (PGD, four steps)",
     unit="% accuracy",
     column_header="test images",
     columns=("robust", "clean"),
@@ -187,9 +193,9 @@ ADVERSARIAL = Table(
         "pn": (None, None),
         "bgn": (49.64, 72.94),
     },
-    note="Batch size, weight decay, number of runs and the epoch that is reported are not stated. The standard error on "
-    "CIFAR-10's 10,000 test images is about 0.5 points. GN's G = 128 exceeds the channels of most layers: it probably "
-    "grouped slices of the merged C, H, W, as BGN does.",
+    note="Batch size, weight decay, number of runs and the epoch that is reported are not stated. "
+    "The standard error on CIFAR-10's 10,000 test images is about 0.5 points. GN's G = 128 exceeds "
+    "the channels of most layers: it probably grouped slices of the merged C, H, W, as BGN does.",
 )
 
 FEWSHOT = Table(
@@ -197,7 +203,7 @@ FEWSHOT = Table(
     number=6,
     title="miniImageNet, 5-way, imprinted weights on ResNet-12",
     unit="% accuracy",
-    column_header="labelled images per class",
+    column_header="labeled images per class",
     columns=("1-shot", "5-shot"),
     rows={
         "bn": (59.30, 76.22),
@@ -207,14 +213,16 @@ FEWSHOT = Table(
         "pn": (56.59, 73.89),
         "bgn": (59.50, 76.32),
     },
-    note="Means of 600 episodes. The caption promises 95 % confidence intervals and the table has none; the usual half-widths, "
-    "about 0.8 and 0.6 points, exceed the difference of BN and BGN. G is not stated, for GN or BGN.",
+    note="Means of 600 episodes. The caption promises 95 % confidence intervals and the table has "
+    "none; the usual half-widths, about 0.8 and 0.6 points, exceed the difference of BN and BGN. "
+    "G is not stated, for GN or BGN.",
 )
 
 ADAPTATION = Table(
     slug="adaptation",
     number=7,
-    title="Office-31, domain adaptation by CAN, ResNet-50 (a, d, w: Amazon, DSLR, Webcam; ad is from Amazon to DSLR)",
+    title="Office-31, domain adaptation by CAN, ResNet-50 "
+    "(a, d, w: Amazon, DSLR, Webcam; ad is from Amazon to DSLR)",
     unit="% accuracy",
     column_header="task",
     columns=("ad", "da", "wa", "aw", "dw", "wd", "mean"),
@@ -226,9 +234,10 @@ ADAPTATION = Table(
         "pn": (90.9, 76.5, 77.1, 90.6, 97.8, 99.5, 88.7),
         "bgn": (95.2, 78.5, 78.5, 94.2, 99.1, 99.9, 90.9),
     },
-    note="Means of three runs. BGN's G for ad and aw is 1 and 8 in the text, 8 and 1 in a row commented out of the source. "
-    "The text's gain of 1.5 points in wa fits the 77.0 that CAN's authors report for BN; over this table's BN it is 2.4. "
-    "The pretrained weights of the other normalisers are not described.",
+    note="Means of three runs. BGN's G for ad and aw is 1 and 8 in the text, 8 and 1 in a row "
+    "commented out of the source. The text's gain of 1.5 points in wa fits the 77.0 that CAN's "
+    "authors report for BN; over this table's BN it is 2.4. The pretrained weights of the other "
+    "normalizers are not described.",
 )
 
 TABLES: Mapping[str, Table] = {

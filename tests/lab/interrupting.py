@@ -12,7 +12,10 @@ from bgn_lab.training.task import Task
 
 
 def same_bits(make: Callable[[], Task], folder: Path, at: tuple[int, int]) -> tuple[Result, Result]:
-    """Run a task whole, and in parts: interrupted at (epoch, step). Both end with the same weights; their results."""
+    """Run a task whole, and in parts, interrupted at (epoch, step).
+
+    Both end with the same weights; the results are returned.
+    """
     whole = run(make(), folder / "whole")
 
     def stop(epoch: int, step: int) -> None:

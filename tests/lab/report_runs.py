@@ -17,7 +17,8 @@ SIZES = (2, 8, 32)
 FLOOR = 0.1285
 Seeds = tuple[float | str, ...]  # test accuracy in percent by seed; NAN; UNFINISHED
 
-# by normaliser and G; then by batch size. PN fails at 2 in both seeds, GBGN at 2 in one; a run of BGN with G = 8 is unfinished
+# by normalizer and G; then by batch size. PN fails at 2 in both seeds, GBGN at 2 in one; a run of
+# BGN with G = 8 is unfinished
 GRID: Mapping[tuple[str, int | None], tuple[Seeds, ...]] = {
     ("bgn", 8): ((78.0, 79.0), (81.0, 82.5), (83.0, UNFINISHED)),
     ("bgn", None): (

@@ -1,4 +1,4 @@
-"""Adaptation learns what the source alone does not teach, resumes where it was, and ends when nothing changes."""
+"""Adaptation learns what the source does not teach, resumes, and ends when nothing changes."""
 
 import json
 from dataclasses import replace
@@ -38,8 +38,11 @@ def task(recipe: AdaptationRecipe = TINY) -> Adaptation:
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["bn", "bgn"])
 def test_it_beats_the_source_alone(norm: str, tmp_path: Path) -> None:
-    """With the settings that the command has for the images that ship; by far more than 5 points. GN, whose statistics are each
-    image's own, takes these textures for what they are even without: it gains nothing."""
+    """Adaptation with the command's settings for the images that ship gains well over 5 points.
+
+    GN, whose statistics are each image's own, takes these textures for what they are even without
+    adaptation: it gains nothing.
+    """
     recipe = replace(experiments.get("adaptation").presets["laptop"].recipe, norm=norm, epochs=7)
     assert isinstance(recipe, AdaptationRecipe)
     adapted = experiments.run(recipe, tmp_path / "adapted")
@@ -201,7 +204,9 @@ def test_pretrained_first_layers_get_no_gradients(tmp_path: Path) -> None:
     own = task(recipe)
     model = own.build()
     own.begin(0, model)
-    own.loss(model.train(), own_prepared(next(iter(own.batches(0, [0])))))[0].backward()  # type: ignore[no-untyped-call]
+    batch = own_prepared(next(iter(own.batches(0, [0]))))
+    loss = own.loss(model.train(), batch)[0]
+    loss.backward()  # type: ignore[no-untyped-call]
     still = {name for name, p in model.named_parameters() if p.grad is None}
     assert {name.split(".")[1] for name in still} == {"conv1", "bn1", "layer1"}
     assert all(p.grad is not None for name, p in model.named_parameters() if "layer2" in name)
@@ -293,7 +298,7 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "domain adaptation, resnet8" in out
     table = (tmp_path / "table.md").read_text()
-    assert "| normaliser | plain-textured | to BN |" in table
+    assert "| normalizer | plain-textured | to BN |" in table
     assert "| BGN, paper's G, source only |" in table
     assert "77.2" in table, "the paper's own figures"
     assert (tmp_path / "curves.png").exists()
@@ -308,9 +313,11 @@ def test_tables_have_a_column_for_each_task_and_their_mean() -> None:
         names = {"a": ("amazon", 2817), "d": ("dslr", 498)}
         (source, ours), (target, theirs) = names[task[0]], names[task[1]]
         result = {
-            "status": FINISHED, "reason": "", "test_accuracy": accuracy, "source": source, "target": target, "chance": 0.03,
-            "images": {"train": ours, "validation": 0, "test": theirs}, "floor": 0.05, "normalisers": [], "seconds": 1.0,
-            "epochs": 1, "parameters": 1, "classes": 31, "image": [3, 224, 224],
+            "status": FINISHED, "reason": "", "test_accuracy": accuracy, "source": source,
+            "target": target, "chance": 0.03,
+            "images": {"train": ours, "validation": 0, "test": theirs}, "floor": 0.05,
+            "normalisers": [], "seconds": 1.0, "epochs": 1, "parameters": 1, "classes": 31,
+            "image": [3, 224, 224],
         }  # fmt: skip
         found = Result.from_json(result)
         return Run(Path(f"{norm}{task}{adapt}{seed}"), recipe, {}, (), found)
@@ -318,8 +325,11 @@ def test_tables_have_a_column_for_each_task_and_their_mean() -> None:
     values = {"bn": {"da": 0.7, "ad": 0.9}, "bgn": {"da": 0.8, "ad": 0.9}}
     runs = [
         made(norm, task, adapt, seed, accuracy - (not adapt) * 0.2 + seed * 0.02)
-        for norm, own in values.items() for task, accuracy in own.items() for adapt in (True, False) for seed in (0, 1)
-    ]  # fmt: skip
+        for norm, own in values.items()
+        for task, accuracy in own.items()
+        for adapt in (True, False)
+        for seed in (0, 1)
+    ]
     (found,) = compare(runs)
     own = "BN", "BGN, paper's G"
     assert found.labels == tuple(
@@ -345,7 +355,10 @@ def test_tables_have_a_column_for_each_task_and_their_mean() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["bn", "in", "ln", "gn", "pn", "gbgn", "bgn"])
 def test_pretraining_of_ones_own(norm: str, tmp_path: Path) -> None:
-    """For every normaliser: a network that was trained for classification goes on in adaptation, and knows more than without."""
+    """With any normalizer, a network that was trained for classification can be adapted.
+
+    It knows more than one that was not trained.
+    """
     before = replace(experiments.recipe({"width": 8, "norm": norm}), stride=2, limit=2000, epochs=3)
     experiments.run(before, tmp_path / "before")
     recipe = replace(

@@ -21,8 +21,8 @@ from tests.lab.small_images import few_test_images
 
 SMALL = AdversarialRecipe(
     onednn=True,
-    norm="bn", limit=1500, epochs=3, milestones=(2,), stride=2, batch_size=50, bound=0.1, step_size=0.04, test_steps=4,
-    strong_images=100, strong_steps=(10,),
+    norm="bn", limit=1500, epochs=3, milestones=(2,), stride=2, batch_size=50, bound=0.1,
+    step_size=0.04, test_steps=4, strong_images=100, strong_steps=(10,),
 )  # fmt: skip
 
 

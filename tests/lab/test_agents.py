@@ -11,7 +11,10 @@ N, K = 12, 8
 
 
 def bandit(seed: int) -> torch.Tensor:
-    """(N, K): what each choice adds to the loss; operation i % K is best for agent i, by a clear margin."""
+    """(N, K): what each choice adds to the loss.
+
+    Operation i % K is best for agent i, by a clear margin.
+    """
     draws = torch.Generator().manual_seed(seed)
     costs = 0.5 + 0.5 * torch.rand(N, K, generator=draws, dtype=torch.float64)
     costs[torch.arange(N), torch.arange(N) % K] = 0.1
@@ -80,7 +83,10 @@ def test_credits_are_the_least_squares_solution_of_least_norm(
 def test_policies_do_not_depend_on_the_level_of_the_loss(
     agents_: int, S: int, level: float, seed: int
 ) -> None:
-    """Also where there are fewer rounds than unknowns: what is tried often must not look bad for that."""
+    """What is tried often must not look bad for that.
+
+    This holds where there are fewer rounds than unknowns, too.
+    """
     draws = torch.Generator().manual_seed(seed)
     choices, losses = (
         torch.randint(K, (S, agents_), generator=draws),

@@ -1,4 +1,4 @@
-"""The attack: exactly within its bounds, nothing of the network touched, as strong as an independent one."""
+"""The attack: within its bounds, harmless to the network, as strong as an independent one."""
 
 import pytest
 import torch
@@ -25,8 +25,12 @@ def images(count: int = 16) -> tuple[Tensor, Tensor]:
 
 
 @given(
-    bound=st.floats(1e-4, 1), size=st.floats(1e-4, 1), steps=st.integers(0, 4), start=st.booleans(), restarts=st.integers(1, 3)
-)  # fmt: skip
+    bound=st.floats(1e-4, 1),
+    size=st.floats(1e-4, 1),
+    steps=st.integers(0, 4),
+    start=st.booleans(),
+    restarts=st.integers(1, 3),
+)
 def test_never_outside_the_ball_or_the_range_of_images(
     bound: float, size: float, steps: int, start: bool, restarts: int
 ) -> None:
@@ -64,7 +68,10 @@ def test_nothing_of_the_network_changes() -> None:
 
 
 def test_weights_get_no_gradients_on_the_way() -> None:
-    """A backward pass to the images alone computes none for the weights, which is a third of the work."""
+    """A backward pass to the images alone computes no gradients of the weights.
+
+    They would be a third of the work.
+    """
     model, (x, y) = network(), images()
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True

@@ -1,4 +1,4 @@
-"""Networks of cells have the sizes of the published ones, and mixing one operation is applying it."""
+"""Networks of cells: the sizes of the published ones; mixing one operation is applying it."""
 
 import copy
 from contextlib import nullcontext
@@ -37,7 +37,7 @@ def test_parameters_of_the_network_for_searching() -> None:
     model = SearchNetwork(16, 8, 10, plain)
     assert count(model) == 1_930_618
     affine = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d) and m.affine]
-    assert affine == [model.stem[1]], "no other normaliser has weight and bias"
+    assert affine == [model.stem[1]], "no other normalizer has weight and bias"
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -46,8 +46,8 @@ def test_operations(name: str, stride: int) -> None:
     x = torch.randn(2, 8, 8, 8)
     own = operation(name, 8, stride, plain)
     assert own(x).shape == (2, 8, 8 // stride, 8 // stride)
-    normalised = any(isinstance(m, nn.BatchNorm2d) for m in own.modules())
-    assert normalised == ("conv" in name or (name == "skip_connect" and stride == 2))
+    normalized = any(isinstance(m, nn.BatchNorm2d) for m in own.modules())
+    assert normalized == ("conv" in name or (name == "skip_connect" and stride == 2))
     if name == "none":
         assert not own(x).any()
     if (name, stride) == ("skip_connect", 1):
@@ -82,7 +82,10 @@ def test_mixing_one_operation_is_applying_it() -> None:
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_the_mixture_is_the_straightforward_one(layout: torch.memory_format) -> None:
-    """Shared beginnings, dilation by parts and sums in one sweep change nothing: outputs, gradients and running statistics."""
+    """Shared beginnings, dilation by parts and sums in one sweep change nothing.
+
+    Outputs, gradients and running statistics are those of the straightforward network.
+    """
     torch.manual_seed(0)
     x, y = torch.randn(4, 3, 16, 16).double().to(memory_format=layout), torch.arange(4)
     ours = SearchNetwork(4, 4, 10, plain).double().to(memory_format=layout)
@@ -146,7 +149,10 @@ def test_only_what_is_chosen_is_computed() -> None:
 
 
 def test_a_found_network_is_the_mixture_with_the_same_operations() -> None:
-    """Where all edges are there and no pool is, whose normaliser is for searching only, both compute the same."""
+    """Both compute the same where all edges are there and no pool is.
+
+    Pools have a normalizer for searching only.
+    """
     torch.manual_seed(0)
     cell = tuple(
         tuple(Edge("dil_conv_3x3", state) for state in range(2 + node)) for node in range(4)

@@ -1,4 +1,7 @@
-"""A run that is stopped at any moment and goes on ends as one that was not; bad checkpoints are refused and left alone."""
+"""A run that is stopped at any moment and resumed ends as one that was not.
+
+Bad checkpoints are refused and left alone.
+"""
 
 import errno
 import json
@@ -108,7 +111,10 @@ def test_checkpoints_within_the_epoch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("seed", "times"), [(0, 2), pytest.param(1, 3, marks=pytest.mark.slow)])
 def test_killed_at_any_moment(tmp_path: Path, seed: int, times: int) -> None:
-    """kill -9, again and again, at moments that a generator draws; some are while files are written."""
+    """kill -9, again and again, at moments that a generator draws.
+
+    Some are while files are written.
+    """
     recipe = replace(RECIPE, limit=400, epochs=times + 1)
     draws = torch.Generator().manual_seed(seed)
     options = [

@@ -153,7 +153,8 @@ def test_median_of_the_last_epochs(tmp_path: Path) -> None:
     [
         (
             {"batch_size": 2000},
-            "batch_size=2000 times simulate_workers=1 times accumulate=1 exceeds the 1350 training images",
+            "batch_size=2000 times simulate_workers=1 times accumulate=1 "
+            "exceeds the 1350 training images",
         ),
         ({"groups": 100_000}, "num_groups=100000 exceeds the"),
         ({"model": "resnet9"}, "model='resnet9' is not known"),
@@ -178,7 +179,7 @@ def test_bad_input_is_refused_before_anything_is_written(
 
 
 def test_accumulated_gradients_are_those_of_the_large_batch() -> None:
-    """With a normaliser that sees each image alone, two batches of 8 make the step of one batch of 16."""
+    """With a normalizer that sees each image alone, two batches of 8 make one step of 16."""
     images = data.load(Recipe(limit=200))
     steps = {}
     for size, accumulate in ((16, 1), (8, 2)):
@@ -213,7 +214,8 @@ def test_as_many_groups_as_leave_enough_values(least: int) -> None:
 
 def test_images_reach_the_network_normalised() -> None:
     images = data.load(Recipe())
-    x, _ = loop.Prepare(images, Recipe(channels_last=True))((images.train.x, images.train.y))  # type: ignore[attr-defined]
+    prepare = loop.Prepare(images, Recipe(channels_last=True))
+    x, _ = prepare((images.train.x, images.train.y))  # type: ignore[attr-defined]
     assert abs(float(x.mean())) < 0.02
     assert abs(float(x.std()) - 1) < 0.02
     assert x.is_contiguous(memory_format=torch.channels_last)
@@ -227,8 +229,8 @@ def test_a_damaged_test_image_turns_up_at_once(
         for name in ("light", "dark"):
             (tmp_path / part / name).mkdir(parents=True)
             for i in range(count):
-                colour = 128 + i if name == "light" else 128 - i
-                Image.new("RGB", (16, 16), (colour,) * 3).save(tmp_path / part / name / f"{i}.png")
+                color = 128 + i if name == "light" else 128 - i
+                Image.new("RGB", (16, 16), (color,) * 3).save(tmp_path / part / name / f"{i}.png")
     (tmp_path / "val" / "dark" / "broken.png").write_bytes(b"no image")
     recipe = Recipe(
         data=str(tmp_path),

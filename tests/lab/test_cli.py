@@ -57,7 +57,8 @@ def test_overview_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "clasification"], "did you mean `bgn run classification`?"),
         (
             ["compare", "--norms", "bn", "bgm"],
-            "norms='bgm' is not known; accepted: bn, in, ln, gn, pn, gbgn, bgn; did you mean 'bgn'?",
+            "norms='bgm' is not known; accepted: bn, in, ln, gn, pn, gbgn, bgn; "
+            "did you mean 'bgn'?",
         ),
         (["compare", "--model", "resnet51"], "model='resnet51' is not known"),
         (["compare", "--data", "fashion-mnits"], "did you mean 'fashion-mnist'?"),
@@ -73,7 +74,8 @@ def test_overview_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "--batch-sizes", "0"], "batch_sizes=0 is not positive"),
         (
             ["compare", "--batch-sizes", "100000"],
-            "batch_size=100000 times simulate_workers=1 times accumulate=1 exceeds the 3240 training images",
+            "batch_size=100000 times simulate_workers=1 times accumulate=1 "
+            "exceeds the 3240 training images",
         ),
         (["compare", "--groups", "5000"], "num_groups=5000 exceeds the 3136 features"),
         (["run", "classification", "--norm", "batchnorm"], "norm='batchnorm' is not known"),
@@ -268,7 +270,10 @@ def test_compare_then_nothing_left_to_do(
 
 
 def test_interrupted_and_gone_on(tmp_path: Path) -> None:
-    """SIGINT to the parent alone, as from a scheduler: what is done stays, a report is there, no process is left."""
+    """After SIGINT to the parent alone, as from a scheduler, what is done stays.
+
+    A report is there, and no process is left.
+    """
     command = [
         sys.executable,
         "-m",
@@ -379,7 +384,10 @@ def test_a_run_that_fails_does_not_stop_the_others(
 
 
 def test_without_the_laboratorys_packages() -> None:
-    code = "import sys; sys.modules['tyro'] = None; sys.argv[1:] = ['compare']; import bgn_lab.__main__ as m; sys.exit(m.main())"
+    code = (
+        "import sys; sys.modules['tyro'] = None; sys.argv[1:] = ['compare']; "
+        "import bgn_lab.__main__ as m; sys.exit(m.main())"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )

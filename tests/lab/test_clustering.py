@@ -147,7 +147,10 @@ def test_trust_needs_nearness_and_company() -> None:
 
 
 def test_as_large_as_amazon_in_far_less_than_the_time_of_a_pass() -> None:
-    """2,817 features of ResNet-50 take about a tenth of a second; the bound only says that it does not go pair by pair."""
+    """2,817 features of ResNet-50 take about a tenth of a second.
+
+    The bound only says that it does not go pair by pair.
+    """
     features, _, ways = clouds(31, 91, 2048, spread=1.5)
     begin = time.process_time()  # whatever else the machine is doing
     cluster(features[:2817].float(), ways.float())

@@ -139,7 +139,10 @@ def test_the_mixture_learns(norm: str, tmp_path: Path) -> None:
 
 
 def test_normalisers_that_leave_nothing_to_learn_are_named() -> None:
-    """With a statistic for each image and map of the last cell, whatever is classified has a mean of zero."""
+    """With a statistic for each image and map of the last cell, there is nothing to classify.
+
+    The mean of every map is zero then.
+    """
     for norm, groups, spread in (
         ("in", None, False),
         ("gn", 16, False),
@@ -201,7 +204,8 @@ def test_folders_of_images_are_refused(tmp_path: Path) -> None:
             Image.new("RGB", (40, 40)).save(tmp_path / name / f"{i}.png")
     with pytest.raises(
         ValueError,
-        match=r"data='folder' is read from files one by one.*expected fashion-mnist, cifar10 or an \.npz",
+        match=r"data='folder' is read from files one by one.*"
+        r"expected fashion-mnist, cifar10 or an \.npz",
     ):
         experiments.task(replace(TINY, data=str(tmp_path)))
     with pytest.raises(

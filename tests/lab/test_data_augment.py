@@ -1,4 +1,7 @@
-"""Augmentation: every crop is a window of the padded image, every flip a mirror image, and all of them occur."""
+"""Augmentation: every crop is a window of the padded image, every flip a mirror image.
+
+All of them occur.
+"""
 
 from collections import Counter
 

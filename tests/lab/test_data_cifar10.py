@@ -1,4 +1,4 @@
-"""CIFAR-10: both archives and what they unpack to give the same images; what is not the published file is refused.
+"""CIFAR-10: both archives and what they unpack to give the same images; other files are refused.
 
 BGN_CIFAR10 names a folder with one of the real archives.
 """
@@ -74,7 +74,7 @@ def write_files(folder: Path, content: Content) -> Path:
 
 @pytest.fixture
 def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """Small archives of both kinds, each in a folder of its own; they pass for the published ones."""
+    """Small archives of both kinds, each in its own folder; they pass for the published ones."""
     monkeypatch.setattr(cifar10, "PER_FILE", M)
     paths, known = {}, []
     for kind, content in (("BINARY", binary()), ("PICTURES", pictures())):
@@ -156,10 +156,20 @@ def test_nothing_there_says_what_to_do(tmp_path: Path, root: str) -> None:
 @pytest.mark.parametrize(
     ("content", "name", "raw", "message"),
     [
-        (binary, "data_batch_2.bin", bytes(3073 * M - 1), f"{3073 * M - 1} bytes; expected {M} records of 3073"),
+        (
+            binary,
+            "data_batch_2.bin",
+            bytes(3073 * M - 1),
+            f"{3073 * M - 1} bytes; expected {M} records of 3073",
+        ),
         (binary, "test_batch.bin", b"", f"0 bytes; expected {M} records"),
         (binary, "data_batch_1.bin", b"\x0a" * 3073 * M, "reach 10; expected 0 to 9"),
-        (pictures, "data_batch_3.png", png(torch.zeros(M + 1, 1024, 3, dtype=torch.uint8)), "1024 x 5 pixels; expected 1024 x 4"),
+        (
+            pictures,
+            "data_batch_3.png",
+            png(torch.zeros(M + 1, 1024, 3, dtype=torch.uint8)),
+            "1024 x 5 pixels; expected 1024 x 4",
+        ),
         (pictures, "data_batch_4.png", b"no picture", "cannot be read"),
         (pictures, "test_batch.png", png(IMAGES[:M].view(M, 1024, 3))[:600], "cannot be read"),
         (pictures, "train_lables.json", b"[1, 2", "cannot be read"),

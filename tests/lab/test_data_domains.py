@@ -24,7 +24,7 @@ def load(data: Any, task: str | None = None, **changes: Any) -> domains.DomainDa
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three domains of two classes; colours tell which is which; images are no squares."""
+    """Three domains of two classes; colors tell which is which; images are no squares."""
     draws = np.random.default_rng(0)
     for d, name in enumerate(OFFICE):
         for c, kind in enumerate(("bike", "mug")):
@@ -111,7 +111,8 @@ def test_the_domains_that_ship() -> None:
 def test_tasks_that_do_not_exist(task: str) -> None:
     with pytest.raises(
         ValueError,
-        match=f"task='{task}' does not name two of the domains amazon, dslr, webcam; expected such as",
+        match=f"task='{task}' does not name two of the domains amazon, dslr, webcam; "
+        "expected such as",
     ):
         pair(task, OFFICE)
 
@@ -171,7 +172,7 @@ class TestAware:
         assert sorted(shown[self.ours[shown] == 1].tolist()) == list(range(6, 15))
 
     def test_steps(self) -> None:
-        """max(6, 4) // 3 + max(9, 3) // 3 + max(3, 12) // 3 images, for each class that both have."""
+        """max(6, 4) // 3 + max(9, 3) // 3 + max(3, 12) // 3 images, for each shared class."""
         assert aware.steps(self.ours, self.theirs, self.kept(), 2) == math.ceil((2 + 3 + 4) / 2)
         assert aware.steps(self.ours, self.theirs, torch.zeros(20, dtype=torch.bool), 2) == 0
 

@@ -28,7 +28,10 @@ def script() -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path, script: Any) -> Path:
-    """Twenty training images and ten test images; the value of every pixel is the place of its image."""
+    """Twenty training images and ten test images.
+
+    The value of every pixel is the place of its image.
+    """
     for names, count in zip(FILES.values(), (20, 10), strict=True):
         places = torch.arange(count, dtype=torch.uint8)
         for name, array in zip(

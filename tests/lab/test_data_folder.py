@@ -21,7 +21,8 @@ from bgn_lab.data.sources import Batch
 
 CLASSES = ("ant", "bee", "cow")
 processes = pytest.mark.filterwarnings(
-    "ignore:.*multi-threaded, use of fork:DeprecationWarning",  # Python 3.12 and later; the decoders use no locks of ours
+    # Python 3.12 and later; the decoders use no locks of ours
+    "ignore:.*multi-threaded, use of fork:DeprecationWarning",
     "ignore:This DataLoader will create:UserWarning",  # on a machine with one core
 )
 
@@ -111,9 +112,9 @@ def centre(path: Path, size: int) -> Tensor:
 
 
 def test_a_channel_is_a_colour(tmp_path: Path) -> None:
-    for name, colour in (("green", (0, 255, 0)), ("red", (255, 0, 0))):
+    for name, color in (("green", (0, 255, 0)), ("red", (255, 0, 0))):
         (tmp_path / name).mkdir()
-        Image.new("RGB", (1, 1), colour).save(tmp_path / name / "dot.png")  # one pixel is enough
+        Image.new("RGB", (1, 1), color).save(tmp_path / name / "dot.png")  # one pixel is enough
     x, _ = joined(replace(scan(tmp_path)[1], size=4, decoders=0).evaluation(2))
     assert x.double().mean((2, 3)).tolist() == [[0, 255, 0], [255, 0, 0]]
 

@@ -123,7 +123,8 @@ WRONG: dict[
     "an empty folder": (
         again,
         "",
-        "has no train; found nothing; expected .*train and .*val, each with a folder of images per class",
+        "has no train; found nothing; "
+        "expected .*train and .*val, each with a folder of images per class",
     ),
     "too high, Kaggle": (
         one_level_too_high,
@@ -138,12 +139,14 @@ WRONG: dict[
     "the train folder, alone": (
         lambda root: (shutil.rmtree(root / "val"), classes(again(root))),
         "",
-        r"has class folders directly in it \(n01440764, .*expected .*Move them into train, .*--data folder",
+        r"has class folders directly in it \(n01440764, "
+        ".*expected .*Move them into train, .*--data folder",
     ),
     "archives": (
         lambda root: files(again(root), "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"),
         "",
-        r"has archives \(ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar\), but no train; .*Unpack",
+        r"has archives \(ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar\), but no train; "
+        ".*Unpack",
     ),
     "train of another name": (
         moved("train", "ILSVRC2012_img_train"),
@@ -168,23 +171,27 @@ WRONG: dict[
     "val in an archive": (
         lambda root: (shutil.rmtree(root / "val"), files(root, "ILSVRC2012_img_val.tar")),
         "",
-        "no val; unpack ILSVRC2012_img_val.tar into .*/data/val, and move each image into a folder of its class",
+        "no val; unpack ILSVRC2012_img_val.tar into .*/data/val, "
+        "and move each image into a folder of its class",
     ),
     "val flat": (
         flat_val,
         "val",
-        r"has 1,234 images \(ILSVRC2012_val_00000001.JPEG, .* directly in it; .*folder of its class, named as in train.*"
-        "ILSVRC2012_validation_ground_truth.txt.*development kit.*LOC_val_solution.csv",
+        r"has 1,234 images \(ILSVRC2012_val_00000001.JPEG, .* directly in it; "
+        ".*folder of its class, named as in train.*ILSVRC2012_validation_ground_truth.txt"
+        ".*development kit.*LOC_val_solution.csv",
     ),
     "train flat": (
         lambda root: files(again(root / "train"), "cat.0.jpg", "dog.0.jpg"),
         "train",
-        r"has 2 images \(cat.0.jpg, dog.0.jpg\) directly in it; expected a folder of images per class. Move each into",
+        r"has 2 images \(cat.0.jpg, dog.0.jpg\) directly in it; "
+        "expected a folder of images per class. Move each into",
     ),
     "train packed": (
         lambda root: files(again(root / "train"), *(f"{name}.tar" for name in CLASSES)),
         "train",
-        r"has 3 archives \(n01440764.tar, .*\) not unpacked; .*Unpack each into a folder of its name: mkdir",
+        r"has 3 archives \(n01440764.tar, .*\) not unpacked; "
+        ".*Unpack each into a folder of its name: mkdir",
     ),
     "train partly packed": (
         lambda root: files(root / "train", f"{CLASSES[0]}.tar", "n09.tar"),
@@ -249,7 +256,8 @@ WRONG: dict[
     "classes missing in val": (
         lambda root: shutil.rmtree(root / "val" / CLASSES[1]),
         "val",
-        r"other classes than the training images: 1 missing \(n01443537\); expected folders of the same names",
+        r"other classes than the training images: 1 missing \(n01443537\); "
+        "expected folders of the same names",
     ),
     "classes extra in val": (
         lambda root: classes(root / "val", tuple("abcd")),
@@ -259,12 +267,14 @@ WRONG: dict[
     "classes spelt otherwise in val": (
         renamed_classes,
         "val",
-        r"2 missing .*2 extra \(N01440764, N01443537\); .*Some differ only in case or spaces: rename",
+        r"2 missing .*2 extra \(N01440764, N01443537\); "
+        ".*Some differ only in case or spaces: rename",
     ),
     "a link to nothing": (
         link_to_nothing,
         "train",
-        "1 of 7 images in .* cannot be read: .*/n01443537/a.JPEG is a link to nothing; .*--damaged skip",
+        "1 of 7 images in .* cannot be read: .*/n01443537/a.JPEG is a link to nothing; "
+        ".*--damaged skip",
     ),
     "files of zero bytes": (
         zero_bytes,
@@ -328,7 +338,8 @@ PHOTOS: dict[str, tuple[Change, str, str]] = {
     "test without classes": (
         lambda root: files(root / "test", "1.jpg", "2.jpg"),
         "test",
-        "has 2 images .* directly in it; .*move each into a folder of its class; if nobody knows its class, move the folder away",
+        "has 2 images .* directly in it; .*move each into a folder of its class; "
+        "if nobody knows its class, move the folder away",
     ),
     "images alone": (
         lambda root: files(again(root), "a.jpg"),
@@ -338,7 +349,8 @@ PHOTOS: dict[str, tuple[Change, str, str]] = {
     "domains of classes": (
         lambda root: (classes(again(root) / "amazon"), classes(root / "webcam")),
         "amazon",
-        "has images in folders of its own .*; or, if these folders are the classes, give the folder that they are in",
+        "has images in folders of its own .*; "
+        "or, if these folders are the classes, give the folder that they are in",
     ),
 }
 
@@ -449,7 +461,8 @@ def test_images_beside_the_classes_are_noted(root: Path) -> None:
     files(root / "val", "a.JPEG", "b.JPEG")
     with pytest.warns(
         UserWarning,
-        match=rf"{root / 'val'} has 2 images \(a.JPEG, b.JPEG\) beside its class folders; .*not used",
+        match=rf"{root / 'val'} has 2 images \(a.JPEG, b.JPEG\) beside its class folders; "
+        ".*not used",
     ):
         load(Recipe(data="imagenet", root=root))
 

@@ -47,7 +47,8 @@ def test_memory_stays_bounded_whatever_the_labels(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "from bgn_lab.data import load; from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe; import sys\n"
+            "import sys; from bgn_lab.data import load\n"
+            "from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe\n"
             "try: load(Recipe(data=sys.argv[1]))\n"
             "except ValueError as error: print(error)",
             str(path),

@@ -1,4 +1,4 @@
-"""Sources: every image once per epoch, in an order that seed and epoch decide, in batches of one size."""
+"""Sources: every image once per epoch, in an order set by seed and epoch, in equal batches."""
 
 from collections.abc import Iterator
 

@@ -51,9 +51,14 @@ def slow_cdd(source: Tensor, target: Tensor, M: int) -> float:
 
 
 @given(
-    K=st.integers(1, 4), n=st.integers(1, 4), m=st.integers(1, 4), D=st.integers(1, 5), more=st.integers(0, 5),
-    scale=st.sampled_from([1e-4, 1.0, 300.0]), seed=st.integers(0, 100),
-)  # fmt: skip
+    K=st.integers(1, 4),
+    n=st.integers(1, 4),
+    m=st.integers(1, 4),
+    D=st.integers(1, 5),
+    more=st.integers(0, 5),
+    scale=st.sampled_from([1e-4, 1.0, 300.0]),
+    seed=st.integers(0, 100),
+)
 def test_as_defined(K: int, n: int, m: int, D: int, more: int, scale: float, seed: int) -> None:
     source, target = (
         points(K, n, D, seed=seed, scale=scale),

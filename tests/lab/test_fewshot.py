@@ -150,7 +150,10 @@ def _jpeg(value: int) -> bytes:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Two base classes, two for choosing, two new ones; an image's grey is ten times its class and its number."""
+    """Two base classes, two for choosing, two new ones.
+
+    The gray of an image is a multiple of its class plus its number.
+    """
     files, labels, split = [], [], []
     for label in range(6):
         for number in range(4):
@@ -159,9 +162,14 @@ def archive(tmp_path: Path) -> Path:
             split.append(label // 2)
     offsets = np.cumsum([0, *map(len, files)])
     np.savez(
-        tmp_path / "few.npz", jpeg=np.frombuffer(b"".join(files), np.uint8), offsets=offsets, labels=np.array(labels, np.uint8),
-        split=np.array(split, np.uint8), split_names=["train", "val", "test"], wnids=[f"n{k}" for k in range(6)],
-    )  # fmt: skip
+        tmp_path / "few.npz",
+        jpeg=np.frombuffer(b"".join(files), np.uint8),
+        offsets=offsets,
+        labels=np.array(labels, np.uint8),
+        split=np.array(split, np.uint8),
+        split_names=["train", "val", "test"],
+        wnids=[f"n{k}" for k in range(6)],
+    )
     return tmp_path / "few.npz"
 
 

@@ -188,7 +188,8 @@ def test_agents_need_time() -> None:
     task = small(replace(TINY, window=44))  # 2 epochs of 5 rounds
     with pytest.raises(
         ValueError,
-        match="window=44: policies stay uniform .* have 10 rounds; expected at most 40, or more epochs",
+        match="window=44: policies stay uniform .* have 10 rounds; "
+        "expected at most 40, or more epochs",
     ):
         task.check()
     small(replace(TINY, window=40)).check()

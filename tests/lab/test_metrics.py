@@ -8,8 +8,9 @@ from bgn_lab.training.loop import Score
 from bgn_lab.training.metrics import Measured, Metrics
 
 LINE = {
-    "epoch": 2, "lr": 0.1, "seconds": 2.0, "images_per_second": 900.0, "train_loss": 1.5, "train_accuracy": 0.5,
-    "validation_loss": 1.25, "validation_accuracy": 0.75, "choice_1": 0.25, "steps": 3, "genotype": {"cells": [1]},
+    "epoch": 2, "lr": 0.1, "seconds": 2.0, "images_per_second": 900.0, "train_loss": 1.5,
+    "train_accuracy": 0.5, "validation_loss": 1.25, "validation_accuracy": 0.75, "choice_1": 0.25,
+    "steps": 3, "genotype": {"cells": [1]},
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""MobileNetV2: the keys, sizes and function of the original, with any normaliser."""
+"""MobileNetV2: the keys, sizes and function of the original, with any normalizer."""
 
 import hashlib
 import importlib.util
@@ -20,13 +20,14 @@ from tests.tolerance import assert_close
 
 # the paper's table 2 block by block: expansion, channels, stride
 BLOCKS = [
-    (1, 16, 1), (6, 24, 2), (6, 24, 1), (6, 32, 2), (6, 32, 1), (6, 32, 1), (6, 64, 2), (6, 64, 1), (6, 64, 1), (6, 64, 1),
-    (6, 96, 1), (6, 96, 1), (6, 96, 1), (6, 160, 2), (6, 160, 1), (6, 160, 1), (6, 320, 1),
+    (1, 16, 1), (6, 24, 2), (6, 24, 1), (6, 32, 2), (6, 32, 1), (6, 32, 1), (6, 64, 2), (6, 64, 1),
+    (6, 64, 1), (6, 64, 1), (6, 96, 1), (6, 96, 1), (6, 96, 1), (6, 160, 2), (6, 160, 1),
+    (6, 160, 1), (6, 320, 1),
 ]  # fmt: skip
 
 
 class Layer(NamedTuple):
-    """A convolution with its normaliser: their keys, and what the convolution does."""
+    """A convolution with its normalizer: their keys, and what the convolution does."""
 
     conv: str
     norm: str

@@ -1,4 +1,4 @@
-"""Workers in one pass: the same weights as a pass for each, in any combination with other options."""
+"""Workers in one pass: the same weights as a pass for each, whatever the other options are."""
 
 from collections.abc import Iterator
 from dataclasses import replace

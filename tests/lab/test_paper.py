@@ -1,4 +1,4 @@
-"""The paper's numbers: consistent among themselves and, where its source is at hand, the printed ones.
+"""The paper's numbers: consistent, and, where its source is at hand, the printed ones.
 
 BGN_PAPER names the LaTeX source of the paper.
 """
@@ -134,7 +134,7 @@ def printed_cells(tabular: str) -> Cells:
     """(row, column) -> number of one tabular environment."""
     body = re.sub(r"^\{[^}]*\}", "", tabular)
     lines = [[plain(cell) for cell in line.split("&")] for line in body.split(r"\\")]
-    # an upper header spans columns, the last line has rules alone: both have fewer cells than the rest
+    # an upper header spans columns, the last line has rules alone: both have fewer cells
     width = max(len(line) for line in lines)
     header, *rows = (line for line in lines if len(line) == width)
     assert len(rows) >= 1

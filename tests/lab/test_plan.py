@@ -57,7 +57,10 @@ def test_the_papers_learning_rates() -> None:
 
 
 def test_a_run_by_hand() -> None:
-    """4 images a worker, 4 workers on 2 devices: 62 steps an epoch, a step of two turns of 10 + 4 / 0.2 = 30 ms."""
+    """4 images a worker, 4 workers on 2 devices: 62 steps an epoch.
+
+    A step has two turns of 10 + 4 / 0.2 = 30 ms.
+    """
     setting = Setting(
         Network("resnet8"), 1000, 50, 100, epochs=10, median_of=3, workers=4, devices=2
     )
@@ -175,7 +178,8 @@ def test_own_grid() -> None:
         (["--device", "x"], "device='x' is not understood; expected NAME:rate="),
         (
             ["--device", "x:speed=1"],
-            "'speed' is not known; accepted: rate, overhead, price, test, a batch size, or a normaliser",
+            "'speed' is not known; "
+            "accepted: rate, overhead, price, test, a batch size, or a normalizer",
         ),
         (["--device", "x:rate=fast"], "rate='fast' is out of range; expected a number above 0"),
         (
@@ -293,7 +297,8 @@ def test_measured_saved_and_planned_with_again(
 def test_step_times_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "node.json"
     good = {
-        "format": "step times of bgn plan, 1", "about": "measured", "network": {"model": "resnet18"}, "seconds": {"2": 0.1},
+        "format": "step times of bgn plan, 1", "about": "measured",
+        "network": {"model": "resnet18"}, "seconds": {"2": 0.1},
         "ratios": {}, "ratios_at": None, "test_rate": None, "decode_rate": None, "price": None,
     }  # fmt: skip
     for content, message in [

@@ -1,4 +1,4 @@
-"""Weights of files: the same function with another normaliser, or a refusal that says what to do."""
+"""Weights of files: the same function with another normalizer, or a refusal with a remedy."""
 
 import importlib.util
 import json
@@ -26,11 +26,8 @@ from bgn_lab.norms import Norm
 from bgn_lab.training import record, run
 from tests.tolerance import assert_close
 
-CHANNELS = (
-    12,
-    24,
-    48,
-)  # of the three stages; divided by 5, 7 or 128 in none, so that the nearest number of groups matters
+# of the three stages; 5, 7 and 128 divide none of them, so that the nearest number matters
+CHANNELS = 12, 24, 48
 Weights = dict[str, Tensor]
 
 
@@ -267,7 +264,10 @@ def test_batch_norm_does_not_become_what_it_cannot(
 ) -> None:
     if told:
         keep({}, Recipe(norm="bn"), tmp_path)
-    message = rf"bn\.pth has weights for norm='bn', and there is no exact conversion to norm='{norm}'; pretrain with bgn run"
+    message = (
+        r"bn\.pth has weights for norm='bn', and there is no exact conversion to "
+        rf"norm='{norm}'; pretrain with bgn run"
+    )
     with pytest.raises(
         ValueError,
         match=rf"{message} classification --norm {norm} \.\.\. and give the folder of that run",
@@ -313,7 +313,10 @@ def test_other_groups_are_refused(tmp_path: Path) -> None:
         pretrained.load(tmp_path, network, Fixed(norm="gn"), "fc.")
     recipe = Recipe(norm="bgn", groups=4)
     keep(trained(norms.constructor(recipe)).state_dict(), recipe, tmp_path)
-    message = r"misshapen: bn1.running_mean \(4,\) instead of \(6,\), .* and 15 more\).*these have groups=4, so take as many"
+    message = (
+        r"misshapen: bn1.running_mean \(4,\) instead of \(6,\), .* and 15 more\)"
+        ".*these have groups=4, so take as many"
+    )
     with pytest.raises(ValueError, match=message):
         pretrained.load(tmp_path, network, replace(recipe, groups=6), "fc.")
 
@@ -331,9 +334,10 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     lost = [key for key in weights if key.startswith("layer1")]
     assert len(body(weights)) == 54
     less = {key: tensor for key, tensor in weights.items() if key not in lost}
+    counted = [key for key in lost if "num_batches" not in key]
     refused(
         less,
-        f"missing: {', '.join(lost[:3])} and {len([k for k in lost if 'num_batches' not in k]) - 3} more",
+        f"missing: {', '.join(lost[:3])} and {len(counted) - 3} more",
     )
     refused({**weights, "extra.bias": torch.zeros(1)}, "unexpected: extra.bias")
     refused(
@@ -376,7 +380,8 @@ def pickled(value: Any) -> Callable[[Path], None]:
 BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     "absent.pth": (
         lambda _: None,
-        r"does not exist; expected a \.safetensors, \.pth or \.pt file, or the folder of a finished run",
+        r"does not exist; expected a \.safetensors, \.pth or \.pt file, "
+        "or the folder of a finished run",
     ),
     "empty": (
         Path.mkdir,

@@ -73,14 +73,20 @@ def test_json_and_back() -> None:
 
 
 OTHER: dict[str, Any] = {  # where adding 1 to the value or its default is not accepted
-    "data": "imagenet", "root": Path("x"), "norm": "gbgn", "milestones": (1, 2, 4), "schedule": "constant",
-    "damaged": "skip", "device": "mps", "norm_momentum": 0.2, "momentum": 0.5, "decay": 0.0, "warmup": 1.0,
-    "validation": 0.2, "bound": 0.5, "step_size": 0.5, "craft": "train", "strong_steps": (7,), "activation": "swish",
-    "task": "da", "printed": "table", "optimizer": "adam", "trust": 0.5, "stop": "gap", "order": "first", "credit": "weights",
-    "keep": "all", "genotype": "DARTS_V1", "drop_path": 0.1, "width": 24, "least_lr": 0.0001, "ways": 3, "weights": "no.pth", "warm": 1,
-    "center": "channel",
+    "data": "imagenet", "root": Path("x"), "norm": "gbgn", "milestones": (1, 2, 4),
+    "schedule": "constant", "damaged": "skip", "device": "mps", "norm_momentum": 0.2,
+    "momentum": 0.5, "decay": 0.0, "warmup": 1.0, "validation": 0.2, "bound": 0.5,
+    "step_size": 0.5, "craft": "train", "strong_steps": (7,), "activation": "swish", "task": "da",
+    "printed": "table", "optimizer": "adam", "trust": 0.5, "stop": "gap", "order": "first",
+    "credit": "weights", "keep": "all", "genotype": "DARTS_V1", "drop_path": 0.1, "width": 24,
+    "least_lr": 0.0001, "ways": 3, "weights": "no.pth", "warm": 1, "center": "channel",
 }  # fmt: skip
-FIXED = {"fewshot": ("model",), "darts-search": ("model",), "manas-search": ("model",), "nas-train": ("model",)}  # fmt: skip
+FIXED = {
+    "fewshot": ("model",),
+    "darts-search": ("model",),
+    "manas-search": ("model",),
+    "nas-train": ("model",),
+}
 
 
 @pytest.mark.parametrize("name", experiments.names())

@@ -25,7 +25,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def small(folder: Path, *rows: tuple[str, tuple[Any, ...]], **settings: Any) -> Comparison:
-    """Rows of (normaliser, accuracies by seed) at batch size 2."""
+    """Rows of (normalizer, accuracies by seed) at batch size 2."""
     (one,) = compare(
         collect([grid(folder, {(norm, None): (seeds,) for norm, seeds in rows}, **settings)])
     )
@@ -142,8 +142,8 @@ def test_caption(found: Comparison, tmp_path: Path) -> None:
     assert "mean ± standard deviation over 2 seeds" in caption
     assert "no ± where there is but one run" in caption
     assert (
-        "1,800 training and 1,000 test images: the standard error of one accuracy is about 1.4 points"
-        in caption
+        "1,800 training and 1,000 test images: the standard error of one accuracy is "
+        "about 1.4 points" in caption
     )
     assert "Guessing reaches 10.0 %; a run that ends at 12.8 % or less" in caption
     single = small(tmp_path / "median", ("bn", (70.0,)), median_of=2, epochs=2)
@@ -297,7 +297,7 @@ def adapted(accuracy: float, **settings: Any) -> Run:
 
 
 def test_runs_that_differ_in_trust_are_not_one_row() -> None:
-    """Its default depends on the task, so that one table may have several values, one task may not."""
+    """The default of trust depends on the task: a table may have several values, a task may not."""
     usual = [adapted(70.0, norm="bn", task=task) for task in ("ad", "da", "dw")]
     assert {run.recipe.identity()["trust"] for run in usual} == {0.05, 1.0}
     (one,) = compare(usual)

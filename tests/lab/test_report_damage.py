@@ -1,4 +1,7 @@
-"""Folders that are damaged, foreign or hostile: a report names them and goes on, and nothing of them reaches the terminal raw."""
+"""Folders that are damaged, foreign or hostile: a report names them and goes on.
+
+Nothing of them reaches the terminal raw.
+"""
 
 import copy
 import json
@@ -25,10 +28,12 @@ from tests.lab.report_runs import make, result
 FILES = ("recipe.json", "about.json", "metrics.jsonl", "result.json", "data.json")
 HOSTILE = "\x1b[31m$\\frac$ \u202e<b>|\udcff\n"
 VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 1.5, 1e308, 2**80, "", "nan", HOSTILE, "x" * 3000, [], [[]], {}, {"a": [None]},
+    None, True, -1, 0, 1.5, 1e308, 2**80, "", "nan", HOSTILE, "x" * 3000, [], [[]], {},
+    {"a": [None]},
 )  # fmt: skip
 TEXTS: tuple[bytes, ...] = (
-    b"", b"{", b"[]", b"null", b"3", b'"text"', b"{}", b"NaN", b'{"epoch": NaN}', b'{"epoch": Infinity}',
+    b"", b"{", b"[]", b"null", b"3", b'"text"', b"{}", b"NaN", b'{"epoch": NaN}',
+    b'{"epoch": Infinity}',
     b"[" * 100_000, b'{"a": ' * 50_000, b'{"lr": 1' + b"0" * 5000 + b"}", b"\x00\xff\xfe binary",
     '{"norm": "bn"}'.encode("utf-16"), b'{"norm": "bn", "flavor": "new in version 9"}\n',
 )  # fmt: skip
@@ -226,8 +231,8 @@ def test_an_earlier_report_is_overwritten_whole(tmp_path: Path) -> None:
     shutil.rmtree(next(path.parent for path in runs.rglob("recipe.json")))
     write(collect([runs]), out)
     assert {path.name for path in out.iterdir()} == {
-        "results.json", "table.md", "report.html", "accuracy.png", "curves.png", "accuracy-plan.png",
-        "notes.txt",
+        "results.json", "table.md", "report.html", "accuracy.png", "curves.png",
+        "accuracy-plan.png", "notes.txt",
     }  # fmt: skip
 
 

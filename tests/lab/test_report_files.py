@@ -112,7 +112,7 @@ def test_markdown(folder: Path, found: Comparison) -> None:
     assert found.caption() in written
     assert len(tables[text.BECAME]) == 9
     theirs = tables["The paper's own figures (its table 2), not measured here"]
-    assert theirs[0] == ["normaliser", *paper.IMAGENET.columns]
+    assert theirs[0] == ["normalizer", *paper.IMAGENET.columns]
     assert theirs[7] == [
         "BGN",
         "77.008",
@@ -203,7 +203,10 @@ def test_terminal_with_the_batch_sizes_of_the_paper(tmp_path: Path) -> None:
 
 
 def test_the_grid_of_the_paper_fits_a_terminal(tmp_path: Path) -> None:
-    """Ten G at seven batch sizes with two seeds, whole at 80 columns; differences in a second table."""
+    """Ten G at seven batch sizes with two seeds are shown whole at 80 columns.
+
+    Differences have a second table.
+    """
     for size in paper.BATCH_SIZES:
         for seed in (0, 1):
             make(tmp_path, 70.0 + seed, norm="bn", batch_size=size, seed=seed)
@@ -245,14 +248,15 @@ def test_pictures_show_something(name: str, folder: Path) -> None:
     assert pixels.shape[0] > 400
     assert pixels.shape[1] > 1000
     assert 0.01 < (pixels < 250).any(axis=2).mean() < 0.5
-    for colour, _ in figures.STYLES.values():
-        wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-        assert (pixels == wanted).all(axis=2).sum() > 50, colour
+    for color, _ in figures.STYLES.values():
+        wanted = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+        assert (pixels == wanted).all(axis=2).sum() > 50, color
 
 
 def drawn(axes: object) -> list[str]:
     """Labels of lines that have points."""
-    return [line.get_label() for line in axes.lines if len(line.get_xdata())]  # type: ignore[attr-defined]
+    lines = axes.lines  # type: ignore[attr-defined]
+    return [line.get_label() for line in lines if len(line.get_xdata())]
 
 
 @pytest.mark.parametrize("columns", [1, 2])
@@ -336,7 +340,8 @@ def test_page_loads_nothing(folder: Path) -> None:
     assert all(picture.rstrip().endswith("</svg>") for picture in pictures)
     for part in (source, *pictures):
         assert not re.search(
-            r"""(src|href|srcset)\s*=\s*["']?\s*(https?:)?//|url\(\s*["']?(https?:)?//|@import|<script""",
+            r"""(src|href|srcset)\s*=\s*["']?\s*(https?:)?//|url\(\s*["']?(https?:)?//"""
+            r"""|@import|<script""",
             part,
         )
 
@@ -365,7 +370,8 @@ def test_several_comparisons(tmp_path: Path) -> None:
         make(tmp_path / "runs", 70.0, norm="bn", lr=lr)
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "results.json", "table.md", "report.html", "accuracy-1.png", "accuracy-2.png", "curves-1.png", "curves-2.png",
+        "results.json", "table.md", "report.html", "accuracy-1.png", "accuracy-2.png",
+        "curves-1.png", "curves-2.png",
     }  # fmt: skip
     words = Page((tmp_path / "out/report.html").read_text()).words
     assert "3 epochs, lr 0.1" in words

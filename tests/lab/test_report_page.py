@@ -31,18 +31,27 @@ FRAME = """<!DOCTYPE html><body style="margin: 0">
 <iframe src="report.html" width="{width}" height="30000" style="border: 0"></iframe>
 <script>
 onload = () => {{
-  const page = frames[0], root = page.document.documentElement, all = what => [...page.document.querySelectorAll(what)];
-  const box = e => {{ const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; }};
+  const page = frames[0], root = page.document.documentElement;
+  const all = what => [...page.document.querySelectorAll(what)];
+  const box = e => {{
+    const b = e.getBoundingClientRect();
+    return [b.left, b.top, b.right, b.bottom];
+  }};
   const measure = () => ({{
-    width: page.innerWidth, needed: root.scrollWidth, tables: all("table").filter(e => e.checkVisibility()).map(box),
+    width: page.innerWidth, needed: root.scrollWidth,
+    tables: all("table").filter(e => e.checkVisibility()).map(box),
     scrolled: all(".wide").map(e => e.scrollWidth - e.clientWidth),
-    pictures: all("img").map(e => ({{box: box(e), width: e.naturalWidth, height: e.naturalHeight}})),
-    outside: all("body *").filter(e => box(e)[2] > page.innerWidth + 1).map(e => e.outerHTML.slice(0, 80)),
-    small: Math.min(...all("td, th, p, small").map(e => parseFloat(page.getComputedStyle(e).fontSize))),
+    pictures: all("img").map(
+      e => ({{box: box(e), width: e.naturalWidth, height: e.naturalHeight}})),
+    outside: all("body *").filter(e => box(e)[2] > page.innerWidth + 1)
+      .map(e => e.outerHTML.slice(0, 80)),
+    small: Math.min(
+      ...all("td, th, p, small").map(e => parseFloat(page.getComputedStyle(e).fontSize))),
   }});
   const closed = measure();
   all("details").forEach(e => e.open = true);
-  document.body.innerHTML = "<pre>" + JSON.stringify([closed, measure()]).replaceAll("<", "&lt;") + "</pre>";
+  const found = JSON.stringify([closed, measure()]).replaceAll("<", "&lt;");
+  document.body.innerHTML = "<pre>" + found + "</pre>";
 }};
 </script></body>"""
 
@@ -60,10 +69,10 @@ def measure(folder: Path, width: int) -> list[dict[str, Any]]:
     frame.write_text(FRAME.format(width=width))
     assert BROWSER is not None
     command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-        "--disable-background-networking", "--disable-component-update", "--allow-file-access-from-files",
-        f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom",
-        frame.as_uri(),
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-sync", "--disable-background-networking", "--disable-component-update",
+        "--allow-file-access-from-files", f"--user-data-dir={folder / 'profile'}",
+        "--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", frame.as_uri(),
     ]  # fmt: skip
     shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     found = re.search(r"<pre>(.*)</pre>", shown, re.DOTALL)

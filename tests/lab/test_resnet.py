@@ -1,4 +1,4 @@
-"""The networks: sizes, keys, and any normaliser in any of them."""
+"""The networks: sizes, keys, and any normalizer in any of them."""
 
 import pytest
 import torch
@@ -35,8 +35,8 @@ def test_keys_are_torchvisions() -> None:
         keys = set(resnet("resnet50", nn.BatchNorm2d, 1000).state_dict())
     assert len(keys) == 320
     assert {
-        "conv1.weight", "bn1.running_var", "layer1.0.downsample.0.weight", "layer1.0.downsample.1.weight",
-        "layer1.0.conv3.weight",
+        "conv1.weight", "bn1.running_var", "layer1.0.downsample.0.weight",
+        "layer1.0.downsample.1.weight", "layer1.0.conv3.weight",
         "layer3.5.bn3.bias", "layer4.2.conv2.weight", "fc.bias",
     } <= keys  # fmt: skip
     assert not any("layer1.1.downsample" in key for key in keys)

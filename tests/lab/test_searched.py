@@ -1,4 +1,7 @@
-"""The study of searches: what stands beside a search is what chance finds at its cost, chosen on validation images."""
+"""The study of searches: beside a search stands what chance finds at its cost.
+
+What chance finds is chosen on validation images.
+"""
 
 import json
 import re
@@ -212,8 +215,8 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "| BN | MANAS-LS |" in text
     assert "| BN | random, best of 1" in text
     assert (
-        "MANAS-LS: 1 epoch, batches of 32, learning rate 0.025, 64 training images, 3 cells, C = 4; training: 1 epoch"
-        in text
+        "MANAS-LS: 1 epoch, batches of 32, learning rate 0.025, 64 training images, 3 cells, "
+        "C = 4; training: 1 epoch" in text
     )
     assert "The paper's own figures" in text
     assert (tmp_path / "out" / "accuracy.png").stat().st_size > 5_000

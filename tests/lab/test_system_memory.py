@@ -44,7 +44,8 @@ def test_a_container(root: Path, limit: str, expected: int) -> None:
         proc__self__cgroup="0::/\n",
         sys__fs__cgroup__memory_DOT_max=f"{limit}\n",
         sys__fs__cgroup__memory_DOT_current=f"{2 * GB}\n",
-        sys__fs__cgroup__memory_DOT_stat=f"anon 5\ninactive_file {GB // 2}\nactive_file {GB // 2}\n",
+        sys__fs__cgroup__memory_DOT_stat=f"anon 5\ninactive_file {GB // 2}\n"
+        f"active_file {GB // 2}\n",
     )
     assert available_memory(root) == expected
 

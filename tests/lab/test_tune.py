@@ -125,7 +125,10 @@ def test_partners_are_no_other_candidate() -> None:
 def test_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Really trained: of hopeless and of good learning rates the good one is found, and a second call has it at once."""
+    """Really trained: the good one of a hopeless and a good learning rate is found.
+
+    A second call has it at once.
+    """
     monkeypatch.setattr(tune, "CANDIDATES", ({"norm": "bn"}, {"norm": "bgn", "groups": 4}))
     monkeypatch.setattr(tune, "FACTORS", (1e-4, 1.0))
     words = [

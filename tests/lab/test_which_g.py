@@ -1,8 +1,9 @@
-"""The study of G: what is chosen on validation images, what regret is, and that its measurements measure."""
+"""The study of G: what is chosen on validation images, what regret is, and what is measured."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -83,15 +84,21 @@ def test_runs_of_other_data_are_not_taken_for_done(tmp_path: Path) -> None:
     assert len({*names}) == 2
 
 
-@pytest.mark.parametrize(("model", "stride", "shape"), [("resnet10", None, (3, 64, 64)), ("resnet14", 2, (1, 28, 28)),
-                                                        ("resnet18", 1, (3, 32, 32))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "stride", "shape"),
+    [
+        ("resnet10", None, (3, 64, 64)),
+        ("resnet14", 2, (1, 28, 28)),
+        ("resnet18", 1, (3, 32, 32)),
+    ],
+)
 def test_rows_are_the_same_where_no_layer_merges_channels(
     model: str, stride: int | None, shape: tuple[int, int, int]
 ) -> None:
     for size in which_g.BATCH_SIZES:
         for least in (16, 64, 256):
-            row = {"norm": "bgn", "instances": least}
-            recipe = Recipe(model=model, width=8, stride=stride, batch_size=size, **row)  # type: ignore[arg-type]
+            row: dict[str, Any] = {"norm": "bgn", "instances": least}
+            recipe = Recipe(model=model, width=8, stride=stride, batch_size=size, **row)
             network = norms.resolve_groups(
                 resnet(model, norms.constructor(recipe), 10, shape[0], 8, stride), recipe, shape
             )

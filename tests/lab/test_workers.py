@@ -1,4 +1,7 @@
-"""Several workers: processes and their simulation give the same weights, each worker normalises alone, nothing is lost."""
+"""Several workers: processes and their simulation give the same weights.
+
+Each worker normalizes alone, and nothing is lost.
+"""
 
 import contextlib
 import json
@@ -126,13 +129,19 @@ def close(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
 
 @pytest.fixture
 def double() -> Iterator[None]:
-    """In float64, because training with BN and few images doubles a difference of one rounding every other step."""
+    """Compute in float64.
+
+    Training with BN and few images doubles a difference of one rounding every other step.
+    """
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
 
 
-DRIVER = "import sys, torch; torch.set_default_dtype(torch.float64); from bgn_lab.cli import main; sys.exit(main())"
+DRIVER = (
+    "import sys, torch; torch.set_default_dtype(torch.float64); "
+    "from bgn_lab.cli import main; sys.exit(main())"
+)
 
 
 @pytest.mark.usefixtures("double")
@@ -148,7 +157,10 @@ DRIVER = "import sys, torch; torch.set_default_dtype(torch.float64); from bgn_la
 def test_processes_and_their_simulation_give_the_same_weights(
     tmp_path: Path, processes: int, changes: dict[str, Any]
 ) -> None:
-    """Four workers under torchrun, and in one process, over three epochs; a worker with 16 images is something else."""
+    """Four workers train for three epochs, under torchrun and in one process.
+
+    A worker with 16 images is something else.
+    """
     recipe = replace(SMALL, limit=600, width=8, **changes)
     (tmp_path / "driver.py").write_text(DRIVER)
     words = command(recipe, tmp_path / "processes")
@@ -169,11 +181,18 @@ def test_processes_and_their_simulation_give_the_same_weights(
 def test_workers_of_a_normaliser_without_batch_statistics_are_one_large_batch(
     tmp_path: Path,
 ) -> None:
-    """LN sees each image alone: four workers with 4 images, one with 16, or accumulated, are all the same."""
+    """LN sees each image alone, so how 16 images are divided does not matter.
+
+    Four workers with 4 images, one with 16, and accumulated gradients are all the same.
+    """
     recipe = replace(SMALL, norm="ln", groups=None, epochs=1)
     experiments.run(recipe, tmp_path / "workers")
-    for name, changes in (("large", {"batch_size": 16}), ("accumulated", {"accumulate": 4})):
-        experiments.run(replace(recipe, simulate_workers=1, **changes), tmp_path / name)  # type: ignore[arg-type]
+    options: dict[str, dict[str, Any]] = {
+        "large": {"batch_size": 16},
+        "accumulated": {"accumulate": 4},
+    }
+    for name, changes in options.items():
+        experiments.run(replace(recipe, simulate_workers=1, **changes), tmp_path / name)
         assert close(weights(tmp_path / "workers"), weights(tmp_path / name)), name
 
 
@@ -187,7 +206,7 @@ def test_running_statistics_are_those_of_the_first_worker(norm: str, per_pass: i
     batches = [prepare(batch) for batch in images.train.training(4, 0, 0, range(8))]
     sizes = []
     layer = next(m for m in models[0].modules() if m is models[0].bn1)
-    layer.register_forward_hook(lambda module, inputs, output: sizes.append(len(inputs[0])))  # noqa: ARG005
+    layer.register_forward_hook(lambda _module, inputs, _output: sizes.append(len(inputs[0])))
     passes: list[Any] = [batches[i : i + per_pass] for i in range(0, 8, per_pass)]
     passes = [tuple(map(torch.cat, zip(*batch, strict=True))) for batch in passes]
     for model, workers, own in zip(models, (4, 1), (passes, batches[::4]), strict=True):
@@ -308,7 +327,10 @@ def trained(pid: int) -> list[int]:
 
 @pytest.mark.parametrize("how", ["--processes", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed(tmp_path: Path, how: str) -> None:
-    """SIGKILL in the second epoch; all begin again from the checkpoint and end as if uninterrupted."""
+    """After SIGKILL in the second epoch, all begin again from the checkpoint.
+
+    They end as if uninterrupted.
+    """
     recipe = replace(ALIKE, limit=800, epochs=3)
     words = command(recipe, tmp_path / "killed")
     words = (
@@ -358,8 +380,8 @@ def test_a_killed_run_of_images_in_folders_can_go_on_at_once(tmp_path: Path) -> 
         for name in ("light", "dark"):
             (tmp_path / "data" / part / name).mkdir(parents=True)
             for i in range(count):
-                grey = 60 + 100 * (name == "light") + i % 30
-                Image.new("RGB", (64, 64), (grey, grey, grey)).save(
+                gray = 60 + 100 * (name == "light") + i % 30
+                Image.new("RGB", (64, 64), (gray, gray, gray)).save(
                     tmp_path / "data" / part / name / f"{i:04}.png"
                 )
     words = [
@@ -426,7 +448,8 @@ def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(
 
 def test_other_images_are_refused() -> None:
     workers = Workers(2, 2, 1)
-    workers.broadcast = lambda value: {"train": (3, "abc")}  # type: ignore[method-assign, assignment, misc]  # noqa: ARG005
+    other = {"train": (3, "abc")}
+    workers.broadcast = lambda _value: other  # type: ignore[method-assign, assignment, misc]
     with pytest.raises(
         ValueError,
         match="process 1 has other images than the first one: .*'def'.* instead of .*'abc'",

@@ -1,1 +1,4 @@
-"""The commands of ``bgn``, one file each: a dataclass whose fields are the options and whose call does the work."""
+"""The commands of ``bgn``, one file each.
+
+A command is a dataclass whose fields are its options and whose call does the work.
+"""

@@ -30,7 +30,7 @@ class Get:
     """
 
     name: tyro.conf.Positional[str]
-    """cifar10 (fashion-mnist ships with the package; ImageNet needs an account: https://image-net.org)"""
+    """cifar10; fashion-mnist ships with the package; ImageNet needs an account: image-net.org"""
     root: Path | None = None
     """folder to put it into; by default bgn/cifar10 in the user's cache folder, or in $BGN_HOME"""
     file: Path | None = None

@@ -28,9 +28,10 @@ from bgn_lab.system import files
 from bgn_lab.system.signals import INTERRUPTED
 
 DEVICE = (
-    "a class of devices as NAME:KEY=VALUE,... with the time of a step of one worker with BN: rate (images/s) and overhead (ms a "
-    "step), or ms by batch size, as in 2=25,32=55,128=150; if you like also price (an hour of one device), test (images/s "
-    "without backward), and ratios of other normalisers to BN, as in gn=1.1"
+    "a class of devices as NAME:KEY=VALUE,... with the time of a step of one worker with BN: rate"
+    " (images/s) and overhead (ms a step), or ms by batch size, as in 2=25,32=55,128=150; optional"
+    " are price (an hour of one device), test (images/s without backward), and ratios of other"
+    " normalizers to BN, as in gn=1.1"
 )
 
 
@@ -42,15 +43,16 @@ def _shown(default: str) -> Any:
 class Plan:
     """What a grid of training runs would take: steps, hours, traffic, decoding cores, cost.
 
-    Without options: the paper's ImageNet runs, ResNet-50 with 7 normalisers at 7 batch sizes and BGN with 10 G at two of them,
-    on 8 devices like this machine, whose step times are measured in about a minute. With --norms, --batch-sizes or --groups,
-    a grid of your own instead; all other options change either grid.
+    Without options: the paper's ImageNet runs, ResNet-50 with 7 normalizers at 7 batch sizes and
+    BGN with 10 G at two of them, on 8 devices like this machine, whose step times are measured in
+    about a minute. With --norms, --batch-sizes or --groups, a grid of your own instead; all other
+    options change either grid.
     """
 
     norms: Annotated[tuple[str, ...], _shown("all")] = ()
     """normalizers of a grid of your own: bn in ln gn pn gbgn bgn, without partners such as +ws"""
     batch_sizes: Annotated[tuple[int, ...], _shown("the paper's seven")] = ()
-    """its batch sizes: images that a worker normalises together"""
+    """its batch sizes: images that a worker normalizes together"""
     groups: Annotated[tuple[str, ...], _shown("paper")] = ()
     """its G of BGN: numbers, or paper for the paper's G of each batch size"""
     seeds: int = 1
@@ -76,12 +78,12 @@ class Plan:
     median_of: int | None = None
     """how many of the last epochs are tested; by default 5, as in the paper"""
     workers: int = paper.WORKERS
-    """W, workers in all: each normalises batches of its own, gradients are averaged"""
+    """W, workers in all: each normalizes batches of its own, gradients are averaged"""
     lr: float = PAPER_LR
-    """learning rate at 32 images a step over all workers, scaled in proportion; the paper's is 0.1 at 256"""
+    """learning rate at 32 images a step over all workers, scaled in proportion (0.1 at 256)"""
     device: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(help=DEVICE)] = ()
     devices: int | None = None
-    """P, how many of them a run has; each runs W / P workers one after the other; by default as many as workers"""
+    """P, devices of a run; each runs W / P workers in turn; by default as many as workers"""
     steps: Annotated[tuple[Path, ...], _shown("none")] = ()
     """files of step times, from --save"""
     measure: bool = False
@@ -99,7 +101,7 @@ class Plan:
     save: Path | None = None
     """file for the measured step times, for --steps elsewhere"""
     sync: bool = False
-    """count statistics across devices (bgn.convert_sync) into the step; what they would add is shown in any case"""
+    """count statistics across devices (bgn.convert_sync) into the step, not only show them"""
     latency_us: float | None = None
     """microseconds that a collective between the devices takes, however small"""
     bandwidth_gb: float | None = None
@@ -169,7 +171,8 @@ class Plan:
         setting = Setting(
             network, self.images, self.validation_images, self.test_images, self.epochs,
             min(paper.MEDIAN_EPOCHS, self.epochs) if self.median_of is None else self.median_of,
-            self.workers, self.workers if self.devices is None else self.devices, self.lr, self.sync, link,
+            self.workers, self.workers if self.devices is None else self.devices, self.lr,
+            self.sync, link,
         )  # fmt: skip
         classes = [devices.parse(spec) for spec in self.device]
         classes += [devices.priced(steps.load(path, network), self.price) for path in self.steps]
@@ -177,14 +180,16 @@ class Plan:
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(
-                    f"device={name!r} is there {names.count(name)} times; expected names that differ"
+                    f"device={name!r} is there {names.count(name)} times; "
+                    "expected names that differ"
                 )
         measuring = self.measure or not classes
         if self.save is not None and not measuring:
             raise ValueError(f"save={self.save} without anything measured; add --measure")
         if self.price is not None and not measuring and not self.steps:
             raise ValueError(
-                f"price={self.price} is for measured devices; expected it in --device, as price={self.price:g}"
+                f"price={self.price} is for measured devices; expected it in --device, "
+                f"as price={self.price:g}"
             )
         for option, path in (("save", self.save), ("out", self.out)):
             if path is not None and not path.parent.is_dir():
@@ -201,7 +206,8 @@ class Plan:
             and (self.width or 8) < 8
         ):
             raise ValueError(
-                f"width={self.width} with channels_last: torch's convolutions crash there on the CPU; expected at least 8"
+                f"width={self.width} with channels_last: torch's convolutions crash there on the "
+                "CPU; expected at least 8"
             )
         return grid, setting, machine, classes
 
@@ -224,8 +230,9 @@ class Plan:
             try:
                 device = measure(network, runs, machine, self.seconds, hear)
             except RuntimeError as error:
+                problem = str(error).splitlines()[0]
                 raise ValueError(
-                    f"on={machine.on!r} cannot take steps of {network.model}: {str(error).splitlines()[0]}"
+                    f"on={machine.on!r} cannot take steps of {network.model}: {problem}"
                 ) from error
             hear("decoding")
             rate = decoding(network.image_size) if self.decode_rate is None else None
@@ -251,7 +258,8 @@ class Plan:
         def entry(one: Cost) -> dict[str, Any]:
             sent = setting.statistics(one.run)
             return {
-                **asdict(one), "learning_rate": setting.rate(one.run.batch_size), "worker_step": one.compute / setting.turns,
+                **asdict(one), "learning_rate": setting.rate(one.run.batch_size),
+                "worker_step": one.compute / setting.turns,
                 "statistics_bytes": sent.bytes, "statistics_collectives": sent.collectives,
                 "decoding_cores": math.ceil(one.images_per_second / rate),
             }  # fmt: skip

@@ -18,12 +18,12 @@ from bgn_lab.system.printable import printable
 
 @dataclass(frozen=True)
 class Report:
-    """Tables, pictures and a page from all runs in and below some folders, with the paper's figures beside them."""
+    """Tables, pictures and a page from the runs in and below some folders, with the paper's."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """folders of runs, or folders that hold such"""
     out: Path = Path("results/report")
-    """folder for results.json, table.md, pictures and report.html; files that are not of a report are never overwritten"""
+    """folder for results.json, table.md, pictures, report.html; overwrites only earlier reports"""
 
     def __call__(self, console: Console) -> int:
         """Write them."""

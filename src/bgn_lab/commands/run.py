@@ -142,9 +142,9 @@ def parse(name: str, words: list[str], description: str) -> Run | Searches:
 OUT = "folder of the run; by default runs/ and a name made from the options"
 PROCESSES = "processes on this machine, which share the workers; for several machines see torchrun"
 SEARCHES = (
-    "searches with seeds --seed, --seed + 1, ...; of several, what each found is trained for a short"
-    " time from scratch, and the best on validation images is kept: genotype.json and choice.json"
-    " in --out"
+    "searches with seeds --seed, --seed + 1, ...; with several, what each found is trained from"
+    " scratch for a short time, and the best on validation images is kept: genotype.json and"
+    " choice.json in --out"
 )
 SHORT = "with several --searches: epochs of each short training"
 JOBS = "with several --searches: runs side by side; by default one per core, one on a GPU"
@@ -208,7 +208,8 @@ def _workers(own: workers.Workers) -> str:
     """
     if own.count == 1:
         return ""
-    return f" for each of {own.count} workers, on {'one process' if own.processes == 1 else f'{own.processes} processes'}"
+    where = "one process" if own.processes == 1 else f"{own.processes} processes"
+    return f" for each of {own.count} workers, on {where}"
 
 
 def line(metrics: Metrics) -> str:

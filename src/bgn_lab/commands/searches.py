@@ -37,7 +37,7 @@ class Searches:
 
     experiment: Experiment
     recipe: Recipe
-    """Of the first search."""
+    """Recipe of the first search."""
     choice: Choice
     preset: str | None = None
     jobs: int | None = None

@@ -55,10 +55,11 @@ class Tune:
     """Find the normalizer, its G and its learning rate for your data, on validation images alone.
 
     Successive halving: all candidates (BN, GN, IN, LN, BGN with several G; BN and BGN with
-    standardized weights, and with batch renormalization; three learning rates each) are trained for a ninth of the epochs, the best third of them for a third, the best of
-    those for all epochs with several seeds. Candidates that are the same in every layer are tried
-    once. BN stays until the end for comparison. Ctrl-C keeps what is done; run the same command to
-    resume. Test images are not evaluated.
+    standardized weights, and with batch renormalization; three learning rates each) are trained for
+    a ninth of the epochs, the best third of them for a third, the best of those for all epochs with
+    several seeds. Candidates that are the same in every layer are tried once. BN stays until the
+    end for comparison. Ctrl-C keeps what is done; run the same command to resume. Test images are
+    not evaluated.
     """
 
     recipe: Annotated[ClassificationRecipe, tyro.conf.arg(name="")] = field(

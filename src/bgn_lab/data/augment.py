@@ -1,4 +1,7 @@
-"""Random crops and flips of many images at once: a Python loop over images would take as long as a small network."""
+"""Random crops and flips of many images at once.
+
+A Python loop over the images would take as long as training a small network.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,10 @@ EACH = 3  # images of a class in a batch, of each domain
 
 
 def steps(ours: Tensor, theirs: Tensor, kept: Tensor, ways: int) -> int:
-    """Batches that show, of every class of both, each image of its larger domain once; 0 where there is no such class."""
+    """Number of batches that show each image once of the larger domain of every shared class.
+
+    It is 0 if the domains share no class.
+    """
     K = int(ours.max()) + 1
     counts = zip(
         ours.bincount(minlength=K).tolist(),
@@ -26,10 +29,11 @@ def steps(ours: Tensor, theirs: Tensor, kept: Tensor, ways: int) -> int:
 def pairs(
     ours: Tensor, theirs: Tensor, kept: Tensor, ways: int, draws: Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Without end, indices (classes * 3,) of the source, labelled ``ours``, and the target, labelled ``theirs`` where ``kept``.
+    """Endless pairs of (classes * 3,) indices, of the source and of the target.
 
-    Classes are in the same order in both. Every class goes through its images in an order of its own before one comes twice.
-    Without any class that both have, indices of nothing.
+    ``ours`` are the labels of the source, ``theirs`` those of the target where ``kept``. Classes
+    are in the same order in both. Every class shows all its images, in an order of its own, before
+    one comes twice. If the domains share no class, the indices are empty.
     """
     own = [torch.nonzero(ours == k).flatten() for k in range(int(ours.max()) + 1)]
     other = [torch.nonzero((theirs == k) & kept).flatten() for k in range(len(own))]
@@ -50,7 +54,10 @@ def pairs(
 
 
 def stream(items: Tensor, size: int, draws: Generator) -> Iterator[Tensor]:
-    """So many of the items, again and again: shuffled, all before any comes twice, none twice at once if there are enough."""
+    """Endless batches of ``size`` items: shuffled, each item once before any comes twice.
+
+    No batch has an item twice if there are at least ``size`` items.
+    """
     rest = items[:0]
     while True:
         while len(rest) < size:

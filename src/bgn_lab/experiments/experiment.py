@@ -36,7 +36,7 @@ class Choice:
     training: str
     """Preset of nas-train that trains what is chosen; empty for the defaults of nas-train."""
     epochs: int
-    """Of the short training that judges what each search found."""
+    """Epochs of the short training that judges what each search found."""
 
 
 def _nothing(recipe: Any) -> str:  # noqa: ARG001
@@ -79,7 +79,7 @@ class Experiment:
     """Values of the fields that make the columns of a comparison beside the batch size, from the
     name of the data and the tasks that are wanted."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
-    """Of searches: how the best one is chosen, by preset; an empty name stands for no preset."""
+    """How the best of several searches is chosen, by preset; an empty name means no preset."""
     comparable: bool = True
     """Whether `bgn compare` runs it; searches are compared by what they find."""
 

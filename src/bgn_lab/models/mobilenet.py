@@ -1,4 +1,4 @@
-"""MobileNetV2 (Sandler et al. 2018) with any normaliser, and with torchvision's state_dict keys."""
+"""MobileNetV2 (Sandler et al. 2018) with any normalizer, and with torchvision's state_dict keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEM = 4  # features up to the end of the stage with stride 4
 
 
 def unit(C: int, K: int, size: int, norm: Norm, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """Convolve, normalise, activate."""
+    """Convolve, normalize, activate."""
     convolution = nn.Conv2d(C, K, size, stride, padding=size // 2, groups=groups, bias=False)
     return nn.Sequential(convolution, norm(K), nn.ReLU6(inplace=True))
 
@@ -49,7 +49,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """A convolution, 17 inverted residuals and a 1x1 convolution: ``classifier(trunk(stem(x)))``."""
+    """A convolution, 17 inverted residuals, a 1x1 convolution: ``classifier(trunk(stem(x)))``."""
 
     out_features = 1280  # of trunk
 
@@ -71,7 +71,7 @@ class MobileNetV2(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def stem(self, x: Tensor) -> Tensor:
-        """The layers up to the end of the first stage at stride 4: (N, C, H, W) -> (N, 24, H/4, W/4)."""
+        """Layers to the end of the first stage at stride 4: (N, C, H, W) -> (N, 24, H/4, W/4)."""
         for layer in islice(self.features, STEM):
             x = layer(x)
         return x

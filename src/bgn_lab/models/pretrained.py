@@ -1,7 +1,8 @@
 """Networks that begin with the weights of a file: torchvision's, or those of a run.
 
-Weights of batch normalisation serve BN, BGN and GBGN, which :func:`bgn.convert` gives the same output at test time. For
-normalisers with statistics of each sample nothing does that; they need weights of their own kind.
+Weights of batch normalization also fit BGN and GBGN, which :func:`bgn.convert` gives the same
+output at test time. No conversion does that for normalizers with statistics of each sample, which
+need weights of their own kind.
 """
 
 from __future__ import annotations
@@ -29,24 +30,30 @@ WEIGHTS, RECIPE = (
     "recipe.json",
 )  # what bgn_lab.training, which builds on this, writes for a run
 SUFFIXES = (".safetensors", ".pth", ".pt")
-ACCEPTED = "expected a .safetensors, .pth or .pt file, or the folder of a finished run of bgn run classification"
+ACCEPTED = (
+    "expected a .safetensors, .pth or .pt file, or the folder of a finished run of "
+    "bgn run classification"
+)
 VAR, COUNTER = ".running_var", ".num_batches_tracked"
 STATISTICS = (".running_mean", VAR)
 STEPS = ".renorm_steps"  # of a warmup, which trained statistics need none of
 
 
 def load(path: Path, build: Callable[[Norm], nn.Module], recipe: Recipe, head: str) -> nn.Module:
-    """A network with the recipe's normaliser and the weights of a file, but for its last layer, which stays as built.
+    """Build a network with the recipe's normalizer and the weights of a file.
+
+    Its last layer stays as built.
 
     Args:
-        path: a .safetensors file; a .pth or .pt file with a state_dict, or with a dict that has one as "state_dict" or "model";
-            or the folder of a finished run.
-        build: makes the network of a constructor of normalisers.
-        recipe: says which normaliser. BGN takes, in each layer, the number of groups nearest to the recipe's to which BN
-            converts exactly. With ``instances`` it stays as good as BN until
+        path: a .safetensors file; a .pth or .pt file with a state_dict, or with a dict that has one
+            as "state_dict" or "model"; or the folder of a finished run.
+        build: makes the network from a constructor of normalizers.
+        recipe: says which normalizer. BGN takes, in each layer, the number of groups nearest to the
+            recipe's to which BN converts exactly. With ``instances`` it stays as good as BN until
             :func:`bgn_lab.norms.resolve_groups`. Batch renormalization begins later, with
             :func:`bgn_lab.norms.with_partners`.
-        head: how the keys of the last layer begin, such as "fc." or "classifier."; all other weights must fit exactly.
+        head: prefix of the last layer's keys, such as "fc." or "classifier."; all other weights
+            must fit exactly.
     """
     file = _file(path)
     weights = {name: t for name, t in _read(file).items() if not name.endswith(STEPS)}
@@ -66,9 +73,10 @@ def load(path: Path, build: Callable[[Norm], nn.Module], recipe: Recipe, head: s
 
 
 def _groups(recipe: Recipe, C: int) -> int:
-    """Of BGN or GBGN in the place of a BN; BN with a partner of BGN is BGN, too."""
+    """Groups of BGN or GBGN in the place of a BN; BN with a partner of BGN is BGN, too."""
     if recipe.instances is not None:
-        return C  # all statistics are kept until the feature maps are known, which decide on how many to merge
+        # keep all statistics until the feature maps, which decide how many to merge, are known
+        return C
     layer: Any = norms.constructor(recipe)(C)
     G: int = layer.num_groups
     return bgn.nearest_groups(C, G) if recipe.norm == "bgn" else G
@@ -99,7 +107,8 @@ def _read(file: Path) -> dict[str, Tensor]:
         ):  # the first one's text explains how to trust a file too much
             why = "damaged, or more than tensors in it"
         raise ValueError(
-            f"{file} cannot be read: {why}; expected a state_dict, as safetensors or torch.save write it"
+            f"{file} cannot be read: {why}; "
+            "expected a state_dict, as safetensors or torch.save write it"
         ) from None
     if isinstance(found, dict):
         found = next(
@@ -114,25 +123,30 @@ def _read(file: Path) -> dict[str, Tensor]:
             f" with {_few([str(key) for key in found])}" if isinstance(found, dict) else ""
         )
         raise ValueError(
-            f'{file} holds {what}; expected a state_dict, alone or as "state_dict" or "model" of a dict'
+            f"{file} holds {what}; "
+            'expected a state_dict, alone or as "state_dict" or "model" of a dict'
         )
     prefix = "module." if all(key.startswith("module.") for key in found) else ""  # of DataParallel
     return {key[len(prefix) :]: tensor for key, tensor in found.items()}
 
 
 def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe) -> str:
-    """The normaliser that the weights are for: what their run says; BN by its statistics per channel; else the recipe's."""
+    """The normalizer that the weights are for.
+
+    It is what their run says; else BN if they have statistics per channel; else the recipe's.
+    """
     run = _run(file)
     norm: str = run.get("norm") or ("bn" if _per_channel(weights) else recipe.norm)
     if norm == "bn" and recipe.norm not in BATCH_WIDE:
         raise ValueError(
-            f"{file} has weights for norm='bn', and there is no exact conversion to norm={recipe.norm!r}; pretrain with bgn run"
-            f" classification --norm {recipe.norm} ... and give the folder of that run"
+            f"{file} has weights for norm='bn', and there is no exact conversion to "
+            f"norm={recipe.norm!r}; pretrain with bgn run classification --norm {recipe.norm} ... "
+            "and give the folder of that run"
         )
     if norm not in (recipe.norm, "bn"):
         raise ValueError(
-            f"{file} has weights for norm={norm!r}, says the {RECIPE} beside it; expected norm={recipe.norm!r}, as in the recipe,"
-            f" or 'bn' for {', '.join(BATCH_WIDE)}"
+            f"{file} has weights for norm={norm!r}, says the {RECIPE} beside it; expected "
+            f"norm={recipe.norm!r}, as in the recipe, or 'bn' for {', '.join(BATCH_WIDE)}"
         )
     options = {"standardize": False} | ({} if norm == "bn" else {"center": "group"})
     for option, default in options.items():
@@ -142,7 +156,7 @@ def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe) -> str:
                 f"{file} has weights for {option}={theirs}, says the {RECIPE} beside it; the recipe"
                 f" has {option}={ours}"
             )
-    # groups of GN leave no trace in the weights, those of the others in the sizes of their statistics
+    # groups of GN leave no trace in the weights; others show in the sizes of their statistics
     theirs, ours = run.get("groups"), recipe.groups or recipe.usual_groups
     if (
         norm == "gn"
@@ -151,7 +165,8 @@ def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe) -> str:
         and theirs != ours
     ):
         raise ValueError(
-            f"{file} has weights for groups={theirs}, says the {RECIPE} beside it; the recipe has groups={ours}"
+            f"{file} has weights for groups={theirs}, says the {RECIPE} beside it; "
+            f"the recipe has groups={ours}"
         )
     return norm
 
@@ -182,7 +197,10 @@ def _per_channel(weights: dict[str, Tensor]) -> bool:
 
 
 def _take_groups(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Give BGN layers the numbers of groups of the file, which the feature maps of its run decided on."""
+    """Give BGN layers the numbers of groups of the file.
+
+    The feature maps of its run decided on these.
+    """
     for name, layer in normalizers(model).items():
         var = weights.get(name + VAR)
         if (
@@ -207,7 +225,7 @@ def _fill(model: nn.Module, weights: dict[str, Tensor], norm: str, head: str, fi
         )
     given = {key: tensor for key, tensor in weights.items() if not key.startswith(head)}
     problems = {
-        # files from before torch 0.4.1 have no counters, and only a cumulative average would need them
+        # files from before torch 0.4.1 have no counters; only a cumulative average would need them
         "missing": [key for key in wanted if key not in given and not key.endswith(COUNTER)],
         "unexpected": [key for key in given if key not in wanted],
         "misshapen": [
@@ -219,8 +237,8 @@ def _fill(model: nn.Module, weights: dict[str, Tensor], norm: str, head: str, fi
     said = "; ".join(f"{what}: {_few(keys)}" for what, keys in problems.items() if keys)
     if said:
         raise ValueError(
-            f"{file} does not fit ({said}); expected the {len(wanted)} tensors that {name} with norm={norm!r} has"
-            f" beside its head {head!r}{_other_groups(given, wanted)}"
+            f"{file} does not fit ({said}); expected the {len(wanted)} tensors that {name} "
+            f"with norm={norm!r} has beside its head {head!r}{_other_groups(given, wanted)}"
         )
     model.load_state_dict({**own, **given})
 

@@ -1,8 +1,9 @@
-"""Residual networks (He et al. 2016) with any normaliser.
+"""Residual networks (He et al. 2016) with any normalizer.
 
-Two families in one class. For large images: 10, 18, 34, 50, 101 layers, with torchvision's state_dict keys and its place for the
-stride of a bottleneck (the 3x3 convolution). For small images, as in He's CIFAR experiments: 8, 14, 20, ... layers, three stages
-16, 32 and 64 wide, here with a 1x1 convolution on shortcuts that change shape.
+One class has two families. For large images: 10, 18, 34, 50, 101 layers, with torchvision's
+state_dict keys and its place for the stride of a bottleneck (the 3x3 convolution). For small
+images, as in He's CIFAR experiments: 8, 14, 20, ... layers, three stages 16, 32 and 64 wide, here
+with a 1x1 convolution on shortcuts that change shape.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bgn_lab.norms import Norm
 
 
 def conv(C: int, K: int, size: int, stride: int = 1) -> nn.Conv2d:
-    """Without a bias, which the normaliser behind it has."""
+    """Without a bias, which the normalizer behind it has."""
     return nn.Conv2d(C, K, size, stride, padding=size // 2, bias=False)
 
 
@@ -68,7 +69,10 @@ def _shortcut(C: int, K: int, stride: int, norm: Norm) -> nn.Module | None:
 
 
 class ResNet(nn.Module):
-    """Stages of blocks, each twice as wide and half as large as the one before; see the module's text for the two families."""
+    """Stages of blocks, each twice as wide and half as large as the one before.
+
+    The module's text describes the two families.
+    """
 
     def __init__(
         self,

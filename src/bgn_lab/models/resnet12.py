@@ -1,4 +1,7 @@
-"""ResNet-12 of the few-shot literature (Oreshkin et al. 2018) and a classifier by cosines (Gidaris and Komodakis 2018)."""
+"""ResNet-12 of the few-shot literature (Oreshkin et al. 2018) and a classifier by cosines.
+
+The classifier is that of Gidaris and Komodakis (2018).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ class Block(nn.Module):
 class ResNet12(nn.Module):
     """Features: four blocks, each twice as wide as the one before, and the mean over the map.
 
-    ``last`` says whether the last block ends with its activation; without it features may be negative, which cosines like.
+    ``last`` says whether the last block ends with its activation; without it features may be
+    negative, which suits cosines.
 
     >>> from torch.nn import BatchNorm2d
     >>> sum(p.numel() for p in ResNet12(BatchNorm2d).parameters())
@@ -47,8 +51,13 @@ class ResNet12(nn.Module):
     """
 
     def __init__(
-        self, norm: Norm, channels: int = 3, width: int = 64, activation: str = "relu", last: bool = True
-    ) -> None:  # fmt: skip
+        self,
+        norm: Norm,
+        channels: int = 3,
+        width: int = 64,
+        activation: str = "relu",
+        last: bool = True,
+    ) -> None:
         super().__init__()
         widths = [channels, *(width * 2**i for i in range(4))]
         ends = [False, False, False, not last]
@@ -69,7 +78,10 @@ class ResNet12(nn.Module):
 
 
 class CosineClassifier(nn.Module):
-    """logits = s * (cos(f, w_c) + b), with s and b learned: how near a feature is to each class' direction."""
+    """logits = s * (cos(f, w_c) + b): how near a feature f is to the direction of each class c.
+
+    s and b are learned.
+    """
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
@@ -94,7 +106,9 @@ class FewShotNetwork(nn.Module):
 
 
 def imprint(features: Tensor, y: Tensor, classes: int) -> Tensor:
-    """(N, K) features of labelled images -> (classes, K): the direction of each class is the mean of its features' directions.
+    """Imprint weights: (N, K) features of labeled images -> (classes, K).
+
+    The direction of each class is the mean of the directions of its features.
 
     >>> imprint(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0, 1]), 2)
     tensor([[0.7071, 0.7071],

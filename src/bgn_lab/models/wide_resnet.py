@@ -1,4 +1,4 @@
-"""Wide residual networks (Zagoruyko and Komodakis 2016) with any normaliser, for small images."""
+"""Wide residual networks (Zagoruyko and Komodakis 2016) with any normalizer, for small images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from bgn_lab.norms import Norm
 
 
 class Block(nn.Module):
-    """Normalise, activate, convolve; twice. Where the shape changes, the shortcut begins behind the first activation."""
+    """Normalize, activate, convolve; twice.
+
+    Where the shape changes, the shortcut begins after the first activation.
+    """
 
     def __init__(self, C: int, K: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -29,7 +32,10 @@ class Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """A convolution to 16 channels, three stages of blocks, 16, 32 and 64 times ``width`` channels wide."""
+    """A convolution to 16 channels, then three stages of blocks.
+
+    The stages are 16, 32 and 64 times ``width`` channels wide.
+    """
 
     def __init__(
         self, depth: int, width: int, norm: Norm, classes: int, channels: int = 3, stride: int = 1
@@ -69,6 +75,7 @@ def wide_resnet(
     found = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
     if not found or int(found[1]) < 10 or int(found[1]) % 6 != 4 or int(found[2]) < 1:
         raise ValueError(
-            f"model={name!r} is unknown; expected wrn-DEPTH-WIDTH with a depth of 10, 16, 22, ..., such as wrn-10-2"
+            f"model={name!r} is unknown; expected wrn-DEPTH-WIDTH with a depth of 10, 16, 22, ..., "
+            "such as wrn-10-2"
         )
     return WideResNet(int(found[1]), int(found[2]), norm, classes, channels, stride)

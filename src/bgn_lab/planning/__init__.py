@@ -1,1 +1,1 @@
-"""What a grid of runs would cost before anybody rents machines: runs, step times, traffic, hours."""
+"""Cost of a grid of runs, before anybody rents machines: runs, step times, traffic, hours."""

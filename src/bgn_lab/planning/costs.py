@@ -26,9 +26,11 @@ FORMULAS = {
     "worker_step": "ratio(norm) * t(batch_size), t(b) as measured, else overhead + b / rate",
     "step": "workers / devices * worker_step + gradients + statistics if sync",
     "gradients, bytes": "2 (P - 1) / P * 4 * parameters",
-    "statistics, bytes": "workers / devices * sum over layers of 4 * ((P - 1) * 3 G + 2 (P - 1) / P * 2 G)",
+    "statistics, bytes": "workers / devices * sum over layers of 4 * ((P - 1) * 3 G"
+    " + 2 (P - 1) / P * 2 G)",
     "traffic, seconds": "collectives * latency + bytes / bandwidth",
-    "evaluation": "ratio(norm) * (epochs * validation_images + median_of * test_images) / (devices * test_rate)",
+    "evaluation": "ratio(norm) * (epochs * validation_images + median_of * test_images)"
+    " / (devices * test_rate)",
     "hours": "(epochs * steps_per_epoch * step + evaluation) / 3600",
     "device_hours": "devices * hours",
     "cost": "device_hours * price",
@@ -58,7 +60,8 @@ class Setting:
             checks.positive_int(name, getattr(self, name))
         if self.validation_images < 0:
             raise ValueError(
-                f"validation_images={self.validation_images} is negative; expected an int of at least 0"
+                f"validation_images={self.validation_images} is negative; "
+                "expected an int of at least 0"
             )
         if self.median_of > self.epochs:
             raise ValueError(
@@ -67,7 +70,8 @@ class Setting:
         if self.workers % self.devices:
             fitting = ", ".join(str(P) for P in range(1, self.workers + 1) if self.workers % P == 0)
             raise ValueError(
-                f"devices={self.devices} does not divide workers={self.workers}; accepted: {fitting}"
+                f"devices={self.devices} does not divide workers={self.workers}; "
+                f"accepted: {fitting}"
             )
         if not 0 < self.lr < float("inf"):
             raise ValueError(f"lr={self.lr} is out of range; expected a number above 0")
@@ -94,23 +98,23 @@ class Setting:
         return self.images // (self.workers * b)
 
     def gradients(self) -> Traffic:
-        """Of a step."""
+        """Traffic of the gradients in a step."""
         return traffic.gradients(self.network.parameters(), self.devices)
 
     def statistics(self, run: Run) -> Traffic:
-        """Of a step, if they were synchronised."""
+        """Traffic of the statistics in a step, if they were synchronized."""
         return traffic.statistics(self.network.synchronised(run), self.devices, self.turns)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run; seconds where nothing else is said."""
+    """What one run takes; in seconds where nothing else is said."""
 
     run: Run
     steps: int  # per epoch
     compute: float  # of a step
     gradients: float
-    statistics: float  # of a step, counted only where synchronised
+    statistics: float  # of a step, counted only where synchronized
     step: float
     evaluation: float  # of the whole run
     hours: float
@@ -124,7 +128,7 @@ def cost(run: Run, device: Device, setting: Setting) -> Cost:
     """A run on P devices, W / P workers on each; formulas: :data:`FORMULAS`.
 
     >>> device = Device("x", rate=1000, overhead=0.022)
-    >>> found = cost(Run("bn", None, 128), device, Setting())  # t = 22 + 128 ms, 1251 steps, 120 epochs
+    >>> found = cost(Run("bn", None, 128), device, Setting())  # t = 22 + 128 ms, 1251 steps
     >>> round(found.hours, 2), round(1251 * 120 * 0.150 / 3600 + 5 * 50_000 / 8 / 3000 / 3600, 2)
     (6.26, 6.26)
     """
@@ -132,7 +136,8 @@ def cost(run: Run, device: Device, setting: Setting) -> Cost:
     steps = setting.steps(b)
     if not steps:
         raise ValueError(
-            f"batch_sizes={b} times workers={setting.workers} exceeds images={setting.images}; expected at most that"
+            f"batch_sizes={b} times workers={setting.workers} exceeds images={setting.images}; "
+            "expected at most that"
         )
     compute = setting.turns * device.step(b, run.norm)
     gradients = setting.gradients().seconds(setting.link)
@@ -143,13 +148,14 @@ def cost(run: Run, device: Device, setting: Setting) -> Cost:
     hours = (setting.epochs * steps * step + evaluation) / 3600
     return Cost(
         run, steps, compute, gradients, statistics, step, evaluation, hours, P * hours,
-        None if device.price is None else P * hours * device.price, setting.workers * b / step, device.exact(b),
+        None if device.price is None else P * hours * device.price, setting.workers * b / step,
+        device.exact(b),
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Total:
-    """Of several runs, one after the other on the same devices."""
+    """What several runs take, one after the other on the same devices."""
 
     runs: int
     hours: float
@@ -164,5 +170,6 @@ def total(costs: Iterable[Cost]) -> Total:
     prices = [one.price for one in found if one.price is not None]
     return Total(
         len(found), sum(one.hours for one in found), sum(one.device_hours for one in found),
-        sum(prices) if len(prices) == len(found) and found else None, all(one.exact for one in found),
+        sum(prices) if len(prices) == len(found) and found else None,
+        all(one.exact for one in found),
     )  # fmt: skip

@@ -11,18 +11,24 @@ from bgn.factory import NAMES
 BASELINE = "bn"  # whose steps are timed at several batch sizes; the others are ratios to it
 TRAINING_TO_TEST = 3  # forward and backward take about three times as long as forward alone
 KEYS = ("rate", "overhead", "price", "test")
-FORM = "NAME:rate=IMAGES_PER_SECOND,overhead=MILLISECONDS,price=PER_HOUR or NAME:BATCH=MILLISECONDS,BATCH=MILLISECONDS,..."
+FORM = (
+    "NAME:rate=IMAGES_PER_SECOND,overhead=MILLISECONDS,price=PER_HOUR "
+    "or NAME:BATCH=MILLISECONDS,BATCH=MILLISECONDS,..."
+)
 
 
 @dataclass(frozen=True)
 class Device:
-    """A step of one worker with b images takes t(b) = overhead + b / rate; or what was measured at this b."""
+    """A class of devices: how long a step of one worker takes, and what an hour costs.
+
+    A step with b images takes t(b) = overhead + b / rate, or what was measured at this b.
+    """
 
     name: str
     rate: float  # images per second, of BN
     overhead: float = 0.0  # seconds per step
     seconds: Mapping[int, float] = field(default_factory=dict)  # per step, by b, where measured
-    ratios: Mapping[str, float] = field(default_factory=dict)  # of other normalisers' steps to BN's
+    ratios: Mapping[str, float] = field(default_factory=dict)  # of other normalizers' steps to BN's
     ratios_at: int | None = None  # the b at which they were measured
     test_rate: float | None = None  # images per second without backward
     price: float | None = None  # per hour
@@ -52,7 +58,9 @@ class Device:
 
 
 def fit(seconds: Mapping[int, float]) -> tuple[float, float]:
-    """Overhead and rate of the line through measured times, by least squares of relative errors; neither is negative.
+    """Overhead and rate of the line through measured times; neither is negative.
+
+    The line is fitted by least squares of relative errors.
 
     >>> overhead, rate = fit({2: 0.03, 4: 0.05, 8: 0.09})
     >>> round(overhead, 6), round(rate, 6)
@@ -60,7 +68,7 @@ def fit(seconds: Mapping[int, float]) -> tuple[float, float]:
     >>> fit({8: 0.04})
     (0.0, 200.0)
     """
-    # minimise the sum of (u * overhead + v * slope - 1)^2
+    # minimize the sum of (u * overhead + v * slope - 1)^2
     u, v = [1 / t for t in seconds.values()], [b / t for b, t in seconds.items()]
     uu, uv, vv = (
         sum(p * q for p, q in zip(x, y, strict=True)) for x, y in ((u, u), (u, v), (v, v))
@@ -97,7 +105,7 @@ def parse(spec: str) -> Device:
                 f"device={spec!r}: {word.strip()!r} is not understood; expected {FORM}"
             )
         if key not in (*KEYS, *NAMES) and not (key.isdecimal() and int(key)):
-            accepted = f"{', '.join(KEYS)}, a batch size, or a normaliser ({', '.join(NAMES)})"
+            accepted = f"{', '.join(KEYS)}, a batch size, or a normalizer ({', '.join(NAMES)})"
             raise ValueError(f"device={spec!r}: {key!r} is not known; accepted: {accepted}")
         key = str(int(key)) if key.isdecimal() else key
         if key in values:
@@ -114,7 +122,7 @@ def parse(spec: str) -> Device:
         )
     if BASELINE in values:
         raise ValueError(
-            f"device={spec!r}: ratios are to {BASELINE}; expected those of other normalisers"
+            f"device={spec!r}: ratios are to {BASELINE}; expected those of other normalizers"
         )
     overhead, rate = (
         fit(seconds) if seconds else (values.get("overhead", 0.0) / 1e3, values["rate"])

@@ -13,7 +13,7 @@ from bgn_lab import paper
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: a normaliser at a number of images per worker."""
+    """One training run: a normalizer at a number of images per worker."""
 
     norm: str
     G: int | None  # of BGN; the others' follows from their name
@@ -25,7 +25,9 @@ Grid = Mapping[str, Sequence[Run]]  # by part; a run may be in several
 
 
 def paper_grid(seeds: int = 1) -> Grid:
-    """The paper's ImageNet runs: every normaliser at every batch size, and BGN at every G for two batch sizes.
+    """The paper's ImageNet runs.
+
+    These are every normalizer at every batch size, and BGN at every G for two batch sizes.
 
     >>> grid = paper_grid()
     >>> {part: len(runs) for part, runs in grid.items()}, len(distinct(grid))
@@ -50,7 +52,7 @@ def paper_grid(seeds: int = 1) -> Grid:
 def own_grid(
     norms: Iterable[str], batch_sizes: Iterable[int], groups: Iterable[str], seeds: int = 1
 ) -> Grid:
-    """Every normaliser at every batch size; BGN once for each of ``groups``, numbers or "paper".
+    """Every normalizer at every batch size; BGN once for each of ``groups``, numbers or "paper".
 
     >>> grid = own_grid(["bn", "bgn"], [2, 8], ["paper", "1"])  # at 2 images the paper's G is 1
     >>> [(run.norm, run.G, run.batch_size) for run in distinct(grid)]

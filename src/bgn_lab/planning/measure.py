@@ -1,4 +1,7 @@
-"""Step times of this machine: real steps of the real network, the smallest batches first, for a bounded time."""
+"""Step times of this machine: real steps of the real network for a bounded time.
+
+The smallest batches come first.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,9 @@ from bgn_lab.training import loop
 
 LEAST, MOST = 3, 30  # steps that are timed at one batch size
 ENOUGH = 1.5  # seconds for them
-LINE = (
-    0.4  # share of the time for BN at several batch sizes; the rest is for the ratios of the others
-)
-UNDISTURBED = 0.85  # or more: the share of the time that threads have a processor where nothing else is at work
+LINE = 0.4  # share of the time for BN at several batch sizes; the rest is for the others' ratios
+# share of the time that threads have a processor, at least, where nothing else is at work
+UNDISTURBED = 0.85
 DECODING = 1.5  # seconds
 
 Hear = Callable[[str], None]  # what is being measured now
@@ -64,7 +66,10 @@ class Machine:
 
 
 class Attention:
-    """How much of the processor this process had in ``with`` blocks, as a share of its threads' time: the least of all blocks."""
+    """How much of the processor this process had in ``with`` blocks.
+
+    ``least`` is the smallest share of all blocks, where 1 is all of its threads' time.
+    """
 
     least = 1.0
 
@@ -85,7 +90,8 @@ class Trainer:
             run, device=machine.on, amp=machine.amp, channels_last=machine.channels_last
         )
         self.format = torch.channels_last if machine.channels_last else torch.contiguous_format
-        self.model = network.build(run).to(machine.on).to(memory_format=self.format)  # type: ignore[call-overload]
+        model = network.build(run).to(machine.on)
+        self.model = model.to(memory_format=self.format)  # type: ignore[call-overload]
         self.optimizer = torch.optim.SGD(
             self.model.parameters(), 1e-3, self.recipe.momentum, weight_decay=self.recipe.decay
         )
@@ -131,7 +137,9 @@ class Trainer:
 
 
 def candidates(sizes: Iterable[int]) -> list[int]:
-    """Batch sizes to measure, as far as time allows: the grid's, and powers of two below, where a line needs points.
+    """Batch sizes to measure, as far as time allows.
+
+    These are the grid's, and powers of two below, since a line needs several points.
 
     >>> candidates([12, 24])
     [2, 4, 8, 12, 16, 24]
@@ -144,9 +152,10 @@ def candidates(sizes: Iterable[int]) -> list[int]:
 def measure(
     network: Network, runs: Sequence[Run], machine: Machine, seconds: float, hear: Hear
 ) -> Device:
-    """This machine: BN at growing batch sizes while time allows, the ratios of others at one of them, testing.
+    """Measure this machine: BN at growing batch sizes, the ratios of other normalizers, testing.
 
-    Of equal steps the shortest counts: others may be at work on this machine, as they will not be on a rented one.
+    BN is measured while time allows, the ratios at one of its batch sizes. Of equal steps the
+    shortest counts: other programs may be at work on this machine, but not on a rented one.
     """
     end, attention = time.perf_counter() + seconds, Attention()
     base = Trainer(network, Run(BASELINE, None, 2), machine)
@@ -195,7 +204,10 @@ def measure(
                 raise
     about = machine.about()
     if machine.on == "cpu" and attention.least < UNDISTURBED:
-        about += f"; at times its threads had a processor for {attention.least:.0%} of the time: was something else at work?"
+        about += (
+            f"; at times its threads had a processor for {attention.least:.0%} of the time: "
+            "was something else at work?"
+        )
     return Device("this machine", rate, overhead, times, ratios, b, test_rate, about=about)
 
 
@@ -210,7 +222,10 @@ def _steady(trainer: Trainer, b: int) -> float:
 
 
 def _ratio(one: Trainer, other: Trainer, x: torch.Tensor, y: torch.Tensor, until: float) -> float:
-    """Of both steps, taken in turns, so that noise of the machine hits both alike; one turn at least."""
+    """Ratio of both steps' times, taken in turns, so that noise of the machine hits both alike.
+
+    There is at least one turn.
+    """
     one.step(x, y)
     turns: list[tuple[float, float]] = []
     while not turns or (time.perf_counter() < until and len(turns) < MOST):
@@ -219,7 +234,10 @@ def _ratio(one: Trainer, other: Trainer, x: torch.Tensor, y: torch.Tensor, until
 
 
 def decoding(size: int) -> float:
-    """Images per second that one core decodes here: JPEGs of 500x375 pixels, a random part of each cut to size x size."""
+    """Images per second that one core decodes here.
+
+    They are JPEGs of 500x375 pixels, a random part of each cut to size x size.
+    """
     from PIL import Image
 
     draws = torch.Generator().manual_seed(

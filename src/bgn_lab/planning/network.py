@@ -23,7 +23,7 @@ CHANNELS = 3
 
 @dataclass(frozen=True)
 class Network:
-    """A residual network for square images in colour."""
+    """A residual network for square images in color."""
 
     model: str = paper.MODEL
     width: int | None = None
@@ -40,7 +40,7 @@ class Network:
                 checks.positive_int(name, getattr(self, name))
 
     def recipe(self, run: Run, **options: Any) -> ClassificationRecipe:
-        """Of a run, as far as the network goes."""
+        """Recipe of a run, as far as the network goes."""
         return ClassificationRecipe(
             model=self.model, width=self.width, stride=self.stride, image_size=self.image_size,
             norm=run.norm, groups=run.G, batch_size=run.batch_size, **options,
@@ -58,7 +58,7 @@ class Network:
         )
 
     def parameters(self) -> int:
-        """How many; the same for every normaliser.
+        """Number of parameters, the same for every normalizer.
 
         >>> Network().parameters()
         25557032
@@ -66,9 +66,12 @@ class Network:
         return _parameters(self)
 
     def synchronised(self, run: Run) -> tuple[int, ...]:
-        """G of every layer that would have statistics across processes; none for normalisers of single images.
+        """G of every layer that would have statistics across processes.
 
-        >>> found = [Network().synchronised(run) for run in (Run("bn", None, 2), Run("bgn", 512, 128), Run("gn", None, 2))]
+        Normalizers of single images have none.
+
+        >>> runs = Run("bn", None, 2), Run("bgn", 512, 128), Run("gn", None, 2)
+        >>> found = [Network().synchronised(run) for run in runs]
         >>> [(len(groups), sum(groups)) for groups in found]
         [(53, 26560), (53, 27136), (0, 0)]
         """
@@ -82,7 +85,7 @@ def _parameters(network: Network) -> int:
 
 @lru_cache
 def _shapes(network: Network) -> tuple[tuple[int, ...], ...]:
-    """(C, H, W) of what every normaliser sees."""
+    """(C, H, W) of what every normalizer sees."""
     image = (CHANNELS, network.image_size, network.image_size)
     return tuple(row.shape for row in bgn.describe(_bare(network), image, batch_size=2).rows)
 
@@ -99,8 +102,8 @@ def _synchronised(network: Network, norm: str, G: int | None) -> tuple[int, ...]
     least = min(_shapes(network), key=math.prod)
     if G is not None and math.prod(least) < G:
         raise ValueError(
-            f"groups={G} exceeds the {math.prod(least)} features of one sample in the smallest layer "
-            f"(C*H*W = {'*'.join(map(str, least))}); expected at most that"
+            f"groups={G} exceeds the {math.prod(least)} features of one sample in the smallest "
+            f"layer (C*H*W = {'*'.join(map(str, least))}); expected at most that"
         )
     for shape in dict.fromkeys(_shapes(network)):
         layer = make(shape[0])

@@ -140,7 +140,10 @@ def images(device: Device, setting: Setting, costs: Sequence[Cost], decode_rate:
 
 
 def traffic(setting: Setting, costs: Sequence[Cost], device: Device | None = None) -> Table:
-    """By batch size: what a device sends in a step; and the share of the step, for a class of devices."""
+    """Table by batch size of what a device sends in a step.
+
+    With a class of devices it also has the share of the step.
+    """
     kinds = {one.run.norm for one in costs if setting.network.synchronised(one.run)}
     synced = [kind for kind in paper.NORMALISERS if kind in kinds]
     share = ["% of\nstep"] if device else []
@@ -175,7 +178,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def sums(device: Device, setting: Setting, grid: Grid, costs: Sequence[Cost]) -> Table:
-    """By normaliser, by part of the grid, in all."""
+    """By normalizer, by part of the grid, in all."""
     priced = device.price is not None
     header = [
         "step\nto BN's",
@@ -220,14 +223,19 @@ def summary(device: Device, setting: Setting, costs: Sequence[Cost]) -> str:
         value if found.exact else float(f"{value:.3g}")
         for value in (found.hours, found.device_hours)
     )
-    wall = f"{span(hours)} on {count(setting.devices, 'device')}{', run after run' if found.runs > 1 else ''}"
+    how = ", run after run" if found.runs > 1 else ""
+    wall = f"{span(hours)} on {count(setting.devices, 'device')}{how}"
     price = (
         ""
         if found.price is None
-        else f"; cost {_guess(found.price, found.exact)} at {number(device.price or 0)} a device-hour"
+        else f"; cost {_guess(found.price, found.exact)} "
+        f"at {number(device.price or 0)} a device-hour"
     )
     about = "" if found.exact else "about "
-    return f"{device.name}: {count(found.runs, 'run')}, {about}{number(device_hours)} device-hours, {wall}{price}"
+    return (
+        f"{device.name}: {count(found.runs, 'run')}, {about}{number(device_hours)} device-hours, "
+        f"{wall}{price}"
+    )
 
 
 def origin(device: Device, costs: Sequence[Cost]) -> str:
@@ -250,14 +258,14 @@ def origin(device: Device, costs: Sequence[Cost]) -> str:
     ]
     if device.ratios and device.ratios_at:
         said.append(
-            f"Other normalisers: their ratio to BN at {device.ratios_at} images, for all batch sizes."
+            f"Other normalizers: their ratio to BN at {device.ratios_at} images, "
+            "for all batch sizes."
         )
     if unknown:
         said.append(f"?: taken to be as fast as BN for want of a figure ({', '.join(unknown)}).")
     rate = device.test_rate or TRAINING_TO_TEST * device.rate
-    said.append(
-        f"Tests at {number(rate)} images/s{'' if device.test_rate else ', assumed: a third of the time of training'}."
-    )
+    how = "" if device.test_rate else ", assumed: a third of the time of training"
+    said.append(f"Tests at {number(rate)} images/s{how}.")
     return " ".join(said)
 
 
@@ -271,9 +279,9 @@ def notes(setting: Setting, decode_rate: float, measured: bool) -> list[str]:
     )
     last = "the last epoch" if setting.median_of == 1 else f"each of the last {setting.median_of}"
     said = [
-        f"Counted: {setting.epochs} epochs of {setting.images:,} images, {validation}tests on {setting.test_images:,} "
-        f"after {last}; {net.model}, {net.parameters():,} parameters, {net.image_size} pixels; "
-        f"{count(W, 'worker')} on {count(P, 'device')}"
+        f"Counted: {setting.epochs} epochs of {setting.images:,} images, {validation}tests on "
+        f"{setting.test_images:,} after {last}; {net.model}, {net.parameters():,} parameters, "
+        f"{net.image_size} pixels; {count(W, 'worker')} on {count(P, 'device')}"
         + (f", {W // P} on each, one after the other." if W > P else ".")
     ]
     if P == 1:
@@ -282,19 +290,23 @@ def notes(setting: Setting, decode_rate: float, measured: bool) -> list[str]:
         layers = len(net.synchronised(Run(BASELINE, None, 2)))
         how = "counted in the step" if setting.sync else "what --sync would add"
         times = (
-            "Gradients are counted in full, though most of their way is hidden behind the backward pass."
+            "Gradients are counted in full, though most of their way is hidden behind the backward "
+            "pass."
             if setting.link.known
             else "No time is counted for it: give --latency-us and --bandwidth-gb."
         )
         said.append(
-            f"Traffic: MB that a device sends in a step. Gradients go in {setting.gradients().collectives} collectives; "
-            f"statistics ({how}; with the largest of BGN's G) in {setting.turns * 2 * layers} more, two a layer. {times}"
+            "Traffic: MB that a device sends in a step. Gradients go in "
+            f"{setting.gradients().collectives} collectives; statistics ({how}; with the largest "
+            f"of BGN's G) in {setting.turns * 2 * layers} more, two a layer. {times}"
         )
     where = "measured with JPEGs of 500x375" if measured else "as given"
     said.append(
-        f"Decoding: {number(decode_rate)} images/s a core ({where}); a run waits if images come more slowly."
+        f"Decoding: {number(decode_rate)} images/s a core ({where}); "
+        "a run waits if images come more slowly."
     )
     said.append(
-        "Left out: start-up, checkpoints, waiting for images, failures and runs that are repeated; whether a batch fits memory."
+        "Left out: start-up, checkpoints, waiting for images, failures and runs that are repeated; "
+        "whether a batch fits memory."
     )
     return said

@@ -36,7 +36,10 @@ def save(path: Path, device: Device, network: Network) -> None:
 
 
 def load(path: Path, network: Network) -> Device:
-    """Read it again, under the name of the file; refuse what is damaged or was measured with another network."""
+    """Read step times again, under the name of their file.
+
+    What is damaged, or was measured with another network, is refused.
+    """
     try:
         found = json.loads(path.read_text())
     except OSError as error:
@@ -57,16 +60,21 @@ def load(path: Path, network: Network) -> Device:
         seconds = {int(b): _positive(t) for b, t in found["seconds"].items()}
         overhead, rate = fit(dict(sorted(seconds.items())))
         device = Device(
-            path.stem, rate, overhead, dict(sorted(seconds.items())), _ratios(found["ratios"]), found["ratios_at"],
-            _maybe(found["test_rate"]), _maybe(found["price"]), _maybe(found["decode_rate"]), str(found["about"]),
+            path.stem, rate, overhead, dict(sorted(seconds.items())), _ratios(found["ratios"]),
+            found["ratios_at"], _maybe(found["test_rate"]), _maybe(found["price"]),
+            _maybe(found["decode_rate"]), str(found["about"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(
             f"steps={path} is damaged ({why}); expected a file of `bgn plan --save`"
         ) from None
-    odd = [f"{name}={value} there, {asdict(network)[name]} here" for name, value in asdict(theirs).items()
-           if value != asdict(network)[name]]  # fmt: skip
+    ours = asdict(network)
+    odd = [
+        f"{name}={value} there, {ours[name]} here"
+        for name, value in asdict(theirs).items()
+        if value != ours[name]
+    ]
     if odd:
         raise ValueError(
             f"steps={path} was measured with another network ({'; '.join(odd)}); expected the same"

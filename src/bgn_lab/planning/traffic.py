@@ -1,7 +1,8 @@
-"""What a step sends between devices: gradients, and statistics where they are synchronised.
+"""What a step sends between devices: gradients, and statistics where they are synchronized.
 
-Bytes are those that one device sends, which are as many as it receives. All numbers have 4 bytes, in mixed precision too:
-gradients have the type of the parameters, and statistics are gathered in at least float32.
+Bytes are those that one device sends, which are as many as it receives. All numbers have 4 bytes,
+in mixed precision too: gradients have the type of the parameters, and statistics are gathered in at
+least float32.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ FIRST_BUCKET, BUCKET = (
 
 @dataclass(frozen=True)
 class Link:
-    """Between devices: seconds that a collective takes however small it is, and bytes per second. None costs nothing."""
+    """A connection between devices: latency in seconds per collective, and bytes per second.
+
+    A collective takes the latency however small it is. A value of None costs nothing.
+    """
 
     latency: float | None = None
     bandwidth: float | None = None
@@ -32,7 +36,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one step, for one device."""
+    """What one device sends in one step."""
 
     bytes: float = 0.0
     collectives: int = 0
@@ -48,7 +52,9 @@ class Traffic:
 
 
 def gradients(parameters: int, P: int) -> Traffic:
-    """Of DistributedDataParallel: a ring all-reduce of all gradients, 2 (P - 1) / P * 4 bytes * parameters, in buckets.
+    """Traffic of the gradients with DistributedDataParallel.
+
+    It is a ring all-reduce in buckets: 2 (P - 1) / P * 4 bytes * parameters.
 
     >>> gradients(25_557_032, 8)
     Traffic(bytes=178899224.0, collectives=5)
@@ -62,10 +68,11 @@ def gradients(parameters: int, P: int) -> Traffic:
 
 
 def statistics(groups: Sequence[int], P: int, turns: int = 1) -> Traffic:
-    """Of ``bgn.convert_sync``, for layers of G groups each, where a device runs ``turns`` workers one after the other.
+    """Traffic of ``bgn.convert_sync`` for layers of G groups each.
 
-    Forward, an all-gather of count, mean and M2, 3 G numbers, in each layer: (P - 1) * 3 G * 4 bytes. Backward, an all-reduce
-    of two sums, 2 G numbers: 2 (P - 1) / P * 2 G * 4 bytes.
+    A device runs ``turns`` workers one after the other. Forward, each layer has an all-gather of
+    count, mean and M2, 3 G numbers: (P - 1) * 3 G * 4 bytes. Backward, it has an all-reduce of two
+    sums, 2 G numbers: 2 (P - 1) / P * 2 G * 4 bytes.
 
     >>> statistics([64] * 53, 8)
     Traffic(bytes=332416.0, collectives=106)

@@ -48,7 +48,8 @@ def spread(values: Sequence[float]) -> Spread | None:
 class Cell:
     """Runs of one normalizer at one place, one per seed.
 
-    Runs that did not converge have an average of their own, which never mixes with that of the others.
+    Runs that did not converge have an average of their own, which never mixes with that of the
+    others.
     """
 
     runs: tuple[Run, ...]
@@ -70,7 +71,7 @@ class Cell:
 
     @property
     def shown(self) -> Spread | None:
-        """What stands first: the accuracy of runs that converged, or, if none did, of the others."""
+        """What stands first: the accuracy of runs that converged or, if none did, of all."""
         return self.accuracy or self.failed_accuracy
 
     def text(self, space: str = " ") -> str:
@@ -98,7 +99,10 @@ class Cell:
 
 
 def interval(values: Sequence[Sequence[float]]) -> Spread | None:
-    """Mean over episodes, each the mean of its seeds, with its 95 % interval; from fractions by seed and episode."""
+    """Mean over episodes, each the mean of its seeds, with its 95 % interval.
+
+    ``values`` are fractions by seed and episode.
+    """
     if not values:
         return None
     episodes = [statistics.mean(column) for column in zip(*values, strict=True)]
@@ -158,7 +162,10 @@ def count(n: int, what: str) -> str:
 
 
 def became(found: Cell) -> str:
-    """What the normalizer is in this network's layers, in short: its kind, its G and the values per statistic."""
+    """What the normalizer is in this network's layers, in short.
+
+    That is its kind, its G and the values per statistic.
+    """
     rows = found.results[0].layers if found.results else []
     if not rows:
         return ""

@@ -42,7 +42,10 @@ class Run:
 
     @property
     def command(self) -> list[str]:
-        """The command that started it, with names of files but not their folders: a report may be published."""
+        """The command that started it.
+
+        It has names of files but not their folders, since a report may be published.
+        """
         return [_name(word) for word in self.about.get("command") or []]
 
     @property
@@ -249,7 +252,10 @@ def _check_layers(rows: Any) -> None:
 
 
 def scan(folders: Sequence[Path]) -> tuple[list[Run], list[Damaged]]:
-    """All runs in and below the folders, by name, and what cannot be read; an error if there is no folder of a run."""
+    """All runs in and below the folders, by name, and what cannot be read.
+
+    If there is no folder of a run, that is an error.
+    """
     runs: dict[Path, Run] = {}
     damaged: dict[Path, Damaged] = {}
     for folder in folders:

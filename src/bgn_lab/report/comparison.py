@@ -1,9 +1,9 @@
 """From runs to comparisons: which runs stand in one table, in one row, in one cell.
 
-Runs of one cell differ in the seed, rows of a table in the normalizer and its groups, columns in the batch size or the task.
-A difference in anything else that results depend on (:meth:`Recipe.settings`) makes another table. Two settings of adaptation
-need more thought, because they may differ within one experiment: ``trust``, whose default depends on the task, and
-``weights``, which each normalizer may have of its own.
+Runs of one cell differ in the seed, rows of a table in the normalizer and its groups, columns in
+the batch size or the task. A difference in anything else that results depend on
+(:meth:`Recipe.settings`) makes another table. Two settings of adaptation need more thought, because
+they may differ within one experiment: ``trust``, whose default depends on the task, and
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ def _setting(run: Run) -> dict[str, Any]:
 
 
 def _by_trust(runs: list[Run]) -> list[tuple[dict[str, Any], list[Run]]]:
-    """Divide runs into tables in each of which ``trust`` follows one rule: the default of each task, or one value for all.
+    """Divide runs into tables in each of which ``trust`` follows one rule.
+
+    The rule is the default of each task, or one value for all.
 
     A run may follow both rules, and then is in both tables.
     """
@@ -132,7 +134,10 @@ def _code(value: Any) -> str:
 
 
 def _order(run: Run) -> tuple[int, bool, int, int, tuple[str, ...], str]:
-    """The paper's order; BGN's default before G from the largest to 1; partners and variants after what they vary."""
+    """Sort key of a row: the paper's order, then BGN's default before G from the largest to 1.
+
+    Partners and variants come after what they vary.
+    """
     r = run.recipe
     return (
         [*paper.NORMALISERS, r.norm].index(r.norm),

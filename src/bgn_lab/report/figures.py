@@ -37,7 +37,10 @@ Point = tuple[float, float | None]  # a value and half the length of its bar
 
 
 def _style(label: str, labels: Sequence[str]) -> dict[str, Any]:
-    """Rows of one normalizer differ in their dashes, or, if there are many, in their color and marker."""
+    """Style of a row's line.
+
+    Rows of one normalizer differ in their dashes or, if there are many, in color and marker.
+    """
     name = label.split(",")[0]
     color, marker = STYLES.get(name, OWN_STYLE)
     variants = [other for other in labels if other.split(",")[0] == name]
@@ -51,8 +54,8 @@ def _style(label: str, labels: Sequence[str]) -> dict[str, Any]:
     if variant and len(variants) > len(_DASHES):
         shade = mpl.colormaps["plasma"](0.8 * (variant - 1) / (len(variants) - 2))
         style |= {
-            "color": shade, "linestyle": "-", "linewidth": 1.4, "marker": _MARKS[variant % len(_MARKS)],
-            "markersize": 5, "markerfacecolor": shade, "zorder": 2,
+            "color": shade, "linestyle": "-", "linewidth": 1.4, "markersize": 5,
+            "marker": _MARKS[variant % len(_MARKS)], "markerfacecolor": shade, "zorder": 2,
         }  # fmt: skip
     return style
 
@@ -79,8 +82,8 @@ def _batch_panel(axes: Any, title: str, sizes: Sequence[int]) -> None:
 
 def _key(where: Any, lines: Sequence[Any], columns: int, **place: Any) -> None:
     where.legend(
-        handles=lines, ncols=columns, fontsize=10, frameon=False, columnspacing=1.2, handlelength=2.4,
-        **place,
+        handles=lines, ncols=columns, fontsize=10, frameon=False, columnspacing=1.2,
+        handlelength=2.4, **place,
     )  # fmt: skip
 
 
@@ -124,8 +127,8 @@ def _measured(axes: Any, found: Comparison) -> list[Any]:
         points = [(x, a) for x, cell in cells.items() if (a := cell.accuracy) is not None]
         style = _style(label, found.labels)
         axes.errorbar(
-            [x for x, _ in points], [a.mean for _, a in points], [a.deviation or 0 for _, a in points],
-            capsize=2, elinewidth=0.8, **style,
+            [x for x, _ in points], [a.mean for _, a in points],
+            [a.deviation or 0 for _, a in points], capsize=2, elinewidth=0.8, **style,
         )  # fmt: skip
         lines += axes.plot([], [], **style)
         failed = {x: cell.failed_accuracy for x, cell in cells.items() if cell.failed}
@@ -216,7 +219,10 @@ def _dots(
 
 
 def curves(found: Comparison, columns: int = 4) -> Figure:
-    """Accuracy by epoch, one panel per place, one line per row: training accuracy, below it the others that were measured."""
+    """Accuracy by epoch, one panel per place, one line per row.
+
+    Training accuracy comes first, below it the other accuracies that were measured.
+    """
     kinds = _kinds(found)
     places, columns = found.places, min(columns, len(found.places))
     # more markers would hide the lines
@@ -256,7 +262,10 @@ def _kinds(found: Comparison) -> list[Measure]:
 
 
 def _means(cell: Cell, name: str) -> dict[int, float]:
-    """Mean by epoch over the runs that converged, or over all if none did; unfinished runs are not in it."""
+    """Mean by epoch over the runs that converged, or over all if none did.
+
+    Unfinished runs are left out.
+    """
     over = [run for run in cell.runs if run.result is not None]
     by_epoch: dict[int, list[float]] = defaultdict(list)
     for run in [run for run in over if not run.failed] or over:

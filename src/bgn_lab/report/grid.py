@@ -186,7 +186,10 @@ class Comparison:
 
 
 def data_name(recipe: Recipe) -> str:
-    """The data set's name; that of the folder or file for people's own; both for a folder in ImageNet's layout."""
+    """Name of the data set, with the name of the folder or file for people's own.
+
+    A folder in ImageNet's layout has both.
+    """
     name = recipe.data
     if recipe.data == "imagenet" and recipe.root is not None and recipe.root.name != "imagenet":
         name = f"imagenet ({recipe.root.name})"

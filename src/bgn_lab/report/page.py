@@ -42,7 +42,10 @@ def page(
     damaged: Sequence[Damaged] = (),
     drawn: Sequence[figures.Drawn] | None = None,
 ) -> str:
-    """The page as HTML; ``drawn`` has the pictures of each comparison for a wide screen, if there are some already."""
+    """The page as HTML.
+
+    ``drawn`` has the pictures of each comparison for a wide screen, if there are some already.
+    """
     drawn = drawn or [figures.draw(found) for found in comparisons]
     return _template().render(
         title=text.TITLE,
@@ -55,7 +58,10 @@ def page(
 
 
 def _table(header: Sequence[str], rows: Iterable[Iterable[str]], kind: str = "words") -> Table:
-    """A table of plain cells. With many columns it scrolls on a phone, rather than breaking every number in two."""
+    """A table of plain cells.
+
+    With many columns it scrolls on a phone, rather than breaking every number in two.
+    """
     cells = [[{"text": cell, "kind": "", "below": []} for cell in row] for row in rows]
     return _cells(header, cells, kind)
 

@@ -1,6 +1,7 @@
 """Types of values that were read from JSON: a small check against annotations of Python.
 
-Folders of runs come from other people and other versions, and files get damaged. What passes here cannot break a report.
+Folders of runs come from other people and other versions, and files get damaged. What passes here
+cannot break a report.
 """
 
 from __future__ import annotations

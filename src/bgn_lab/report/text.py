@@ -134,7 +134,9 @@ def beside_note(found: Comparison) -> str:
 
 
 def printed(source: paper.Table) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a table of the paper, with as many decimals as it prints; a broad one is transposed.
+    """Header and rows of a table of the paper, with as many decimals as it prints.
+
+    A broad table is transposed.
 
     >>> header, rows = printed(paper.GROUP_SWEEP)
     >>> header, rows[1]
@@ -178,8 +180,8 @@ def theirs(source: paper.Table) -> str:
 class Terminal:
     """A comparison for the terminal, in a form that fits its width.
 
-    With room, the difference to BN stands below each accuracy. Without, it has a table of its own; and tables that are still
-    too wide are cut between columns.
+    With room, the difference to BN stands below each accuracy. Without, it has a table of its own;
+    and tables that are still too wide are cut between columns.
     """
 
     found: Comparison
@@ -223,7 +225,8 @@ class Terminal:
         full = show is _full
         made = RichTable(
             box=box.SIMPLE_HEAD if full else None, pad_edge=False,
-            padding=(0, 1) if full else (0, 1, 0, 0), header_style="bold" if full else "bold underline",
+            padding=(0, 1) if full else (0, 1, 0, 0),
+            header_style="bold" if full else "bold underline",
         )  # fmt: skip
         made.add_column(header, no_wrap=True)
         for column in columns:

@@ -23,7 +23,7 @@ HEAD = 4096  # bytes of a file within which its mark stands
 
 
 def check_out(out: Path) -> None:
-    """Refuse a folder with files that a report would overwrite and that are not of an earlier report."""
+    """Refuse a folder if a report would overwrite files in it that no earlier report wrote."""
     if out.exists() and not out.is_dir():
         raise ValueError(printable(f"out={out} is a file; expected a folder"))
     foreign = sorted(path.name for path in _targets(out) if not _is_ours(path))

@@ -24,7 +24,10 @@ DRAFT = ".part"  # how the name of a file ends that is not whole yet
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """All of it or nothing: whoever reads meanwhile, and whoever comes after a crash, finds the old file or the new one."""
+    """Write a file atomically: whole or not at all.
+
+    Whoever reads meanwhile, or comes after a crash, finds the old file or the new one.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
     try:
         with draft.open("wb") as file:
@@ -59,7 +62,10 @@ def make_folder(path: Path) -> None:
 
 
 def is_draft(path: Path, *names: str) -> bool:
-    """Whether a path is what :func:`write` leaves of one of these files, or of any, where its process is killed."""
+    """Whether a path is a leftover of :func:`write`, whose process was killed.
+
+    With ``names`` it must be one of these files, else any.
+    """
     return path.name.startswith(tuple(f".{name}." for name in names) or ".") and path.name.endswith(
         DRAFT
     )
@@ -109,7 +115,8 @@ def write_json(path: Path, value: Any) -> None:
 def render_figure(figure: Any, kind: str, **options: Any) -> bytes:
     """A figure of matplotlib as PNG, SVG, ...; its texts stand as they are.
 
-    Names from data may hold ``$``, which matplotlib would take for mathematics, and fail where it is none.
+    Names from data may hold ``$``, which matplotlib would take for mathematics, and fail where it
+    is none.
     """
     import matplotlib as mpl
     from matplotlib.text import Text

@@ -1,4 +1,7 @@
-"""The same command in several processes of this machine, as torchrun starts them, with exit codes that a scheduler can use."""
+"""Run the same command in several processes of this machine, as torchrun does.
+
+Exit codes are those that a scheduler can use.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,15 @@ from bgn_lab.system import cores
 from bgn_lab.system.signals import INTERRUPTED, REQUEUE
 
 REFUSED = 2  # bad input: it would be bad again
-PATIENCE = 600  # seconds that processes have for their checkpoint after a signal; schedulers grant less, as they like
+# seconds that processes have for their checkpoint after a signal; schedulers may grant less
+PATIENCE = 600
 
 
 def launch(words: Sequence[str], processes: int, restarts: int, console: Console) -> int:
-    """Run ``bgn words`` in several processes; if one of them dies, all resume from the last checkpoint."""
+    """Run ``bgn words`` in several processes.
+
+    If one of them dies, all resume from the last checkpoint.
+    """
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
     # failures are reported here
@@ -48,11 +55,12 @@ def _attempt(words: Sequence[str], processes: int) -> tuple[int, str]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    known = {field.name for field in dataclasses.fields(LaunchConfig)}
     options: dict[str, Any] = {"shutdown_timeout": PATIENCE}
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=processes, run_id=str(uuid.uuid4()), rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", max_restarts=0, monitor_interval=0.2,
-        **{name: value for name, value in options.items() if name in {f.name for f in dataclasses.fields(LaunchConfig)}},
+        min_nodes=1, max_nodes=1, nproc_per_node=processes, run_id=str(uuid.uuid4()),
+        rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0, monitor_interval=0.2,
+        **{name: value for name, value in options.items() if name in known},
     )  # fmt: skip
     try:
         elastic_launch(config, sys.executable)("-m", "bgn_lab", *words)
@@ -64,7 +72,8 @@ def _attempt(words: Sequence[str], processes: int) -> tuple[int, str]:
 def judge(codes: Mapping[int, int]) -> tuple[int, str]:
     """The exit code of all, from the codes of those that failed; and who died, if somebody did.
 
-    Whoever is killed comes first: the others were ended because of it, and leave as if they had been asked to end.
+    A process that was killed decides: the others were ended because of it, and leave as if they had
+    been asked to end.
 
     >>> judge({0: 75, 1: -9}), judge({0: 75, 1: 75}), judge({0: 1, 1: 2}), judge({0: -15, 1: 1})
     ((1, 'process 1 was killed by SIGKILL'), (75, ''), (2, ''), (1, 'process 1 failed with code 1'))

@@ -1,4 +1,7 @@
-"""Text from outside (names of files and classes, other people's records) made safe to print, draw and write."""
+"""Text from outside made safe to print, draw and write.
+
+Such text is names of files and classes, and other people's records.
+"""
 
 from __future__ import annotations
 

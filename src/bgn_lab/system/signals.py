@@ -49,7 +49,9 @@ def _receive(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`, which :func:`defer_signals` delays.
+    """Turn SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`.
+
+    :func:`defer_signals` delays it.
 
     A signal that this process was started to ignore (by ``nohup``, or SIGINT in the background of a
     shell script) stays ignored. Does nothing outside of the main thread, which alone gets signals.

@@ -18,7 +18,8 @@ from bgn_lab.data.sources import Batch, Data
 from bgn_lab.recipe import Recipe
 from bgn_lab.training.workers import FirstWorker, Workers, statistics_in_blocks
 
-EVALUATION_BATCH = 250  # images; the normalisers use running statistics or each image's own, so any number gives the same result
+# images; normalizers use running statistics or each image's own, so any number gives the same
+EVALUATION_BATCH = 250
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,10 @@ class Score:
 
 
 class Prepare:
-    """Batches of bytes as the network takes them: on the device, normalised per channel, in the memory format."""
+    """Turn batches of bytes into the network's input.
+
+    That is on the device, normalized per channel, in the memory format.
+    """
 
     def __init__(self, data: Data, recipe: Recipe) -> None:
         self.device = torch.device(recipe.device)
@@ -88,8 +92,9 @@ def onednn_is_faster(
 
     Setting up oneDNN's takes longer than plain ones take in all where images are few and small;
     how few depends on the CPU. So both are timed, forward and backward, on a copy of the model.
-    ``forward`` calls it. Random state and model stay as they are. Without timing it is True where the plain ones are no
-    alternative: on other devices than the CPU, in mixed precision, in a compiled network.
+    ``forward`` calls it. Random state and model stay as they are. Where the plain ones are no
+    alternative, it is True without timing: on other devices than the CPU, in mixed precision, in a
+    compiled network.
     """
     if recipe.onednn is not None:
         return recipe.onednn
@@ -186,7 +191,8 @@ def train(
             with workers.no_sync(network, not last):
                 with context():
                     loss, logits, y = learn(network, batch)
-                scaler.scale(loss / K if K > 1 else loss).backward()  # type: ignore[no-untyped-call]
+                scaled = scaler.scale(loss / K if K > 1 else loss)
+                scaled.backward()  # type: ignore[no-untyped-call]
             first_worker.after(number)
             with torch.no_grad():
                 total += loss.detach() * len(y)

@@ -97,7 +97,8 @@ class _Training:
         self.history = workers.broadcast(
             [] if record is None else record.rewind(self.progress.epoch)
         )
-        self.compiled: nn.Module = torch.compile(self.model) if recipe.compile else self.model  # type: ignore[assignment]
+        compiled = torch.compile(self.model) if recipe.compile else self.model
+        self.compiled: nn.Module = compiled  # type: ignore[assignment]
         self.network = workers.wrap(self.compiled)
         self.prepare = loop.Prepare(task.data, recipe)
         self.per_pass = 1  # workers
@@ -255,8 +256,8 @@ class _Training:
 
         trained = loop.train(
             self.network, self.optimizer, self._batches(epoch, batches), recipe, self.task.loss,
-            lambda number: self.task.rate(epoch, begun.step + number, self.steps), self.scaler, after, workers,
-            begun.score if workers.is_first else None, self.task.clip,
+            lambda number: self.task.rate(epoch, begun.step + number, self.steps), self.scaler,
+            after, workers, begun.score if workers.is_first else None, self.task.clip,
             lambda batch: self.task.before_step(self.compiled, batch), self.per_pass,
         )  # fmt: skip
         return self._joined(trained)

@@ -71,7 +71,7 @@ class Task:
         return model.to(recipe.device)
 
     def description(self) -> list[Layer]:
-        """What each normaliser amounts to in this network: :func:`bgn.describe`."""
+        """What each normalizer amounts to in this network: :func:`bgn.describe`."""
         if ":" in self.recipe.norm:  # a class that the library does not know
             return []
         found = bgn.describe(self.initial_network(), self.data.shape, self.recipe.batch_size)
@@ -90,7 +90,10 @@ class Task:
             fused=fused(recipe),
         )
 
-    def extra_optimizers(self, model: nn.Module) -> dict[str, torch.optim.Optimizer]:  # noqa: ARG002
+    def extra_optimizers(
+        self,
+        model: nn.Module,  # noqa: ARG002
+    ) -> dict[str, torch.optim.Optimizer]:
         """Further optimizers that checkpoints keep, by names that begin with "optimizer".
 
         The task itself takes their steps.
@@ -98,7 +101,10 @@ class Task:
         return {}
 
     def begin(self, epoch: int, model: nn.Module) -> None:
-        """Plan an epoch with the network as it is, where its training depends on that; ``plan`` is still the one before."""
+        """Plan an epoch with the network as it is, where its training depends on that.
+
+        ``plan`` is still the one of the epoch before.
+        """
 
     def over(self) -> bool:
         """Whether, as planned, there is nothing left to learn."""
@@ -143,7 +149,7 @@ class Task:
         return model(x)
 
     def loss(self, network: nn.Module, batch: Batch) -> Learned:
-        """Of an example."""
+        """Shape of an example."""
         return loop.classify(network, batch)
 
     def rate(self, epoch: int, step: int, steps: int) -> float:
@@ -237,8 +243,8 @@ class Task:
         recipe, data = self.recipe, self.data
         if self.images() < recipe.batch_size * recipe.batches:
             raise ValueError(
-                f"batch_size={recipe.batch_size} times simulate_workers={recipe.simulate_workers} times "
-                f"accumulate={recipe.accumulate} exceeds the {self.images()} training images"
+                f"batch_size={recipe.batch_size} times simulate_workers={recipe.simulate_workers} "
+                f"times accumulate={recipe.accumulate} exceeds the {self.images()} training images"
             )
         if not len(data.test):
             raise ValueError(f"data={recipe.data!r} has no test images")
@@ -257,7 +263,8 @@ class Task:
             and (recipe.width or 8) < 8
         ):
             raise ValueError(
-                f"width={recipe.width} with channels_last: torch's convolutions crash there on the CPU; expected at least 8"
+                f"width={recipe.width} with channels_last: torch's convolutions crash there on the "
+                "CPU; expected at least 8"
             )
         if recipe.tensorboard and importlib.util.find_spec("tensorboard") is None:
             raise ValueError(
@@ -276,12 +283,15 @@ def fused(recipe: Recipe) -> bool:
 
 
 def floor(chance: float, images: int) -> float:
-    """The accuracy that a run must exceed to count as converged: three standard errors above guessing, or half-way to 100 %."""
+    """The accuracy that a run must exceed to count as converged.
+
+    It is three standard errors above guessing, but at most half-way from there to 100 %.
+    """
     return min(chance + 3 * math.sqrt(chance * (1 - chance) / max(images, 1)), (1 + chance) / 2)
 
 
 def median(values: Iterable[float | None]) -> float | None:
-    """Of a metric over the epochs in which it was measured; None of none.
+    """Median of a metric over the epochs in which it was measured; None if there are none.
 
     >>> median([None, 0.5, 0.75, 1.0]), median([None])
     (0.75, None)

@@ -3,8 +3,9 @@
 A worker is what the paper calls a GPU. W workers are spread over P processes, W / P each: W
 processes are the paper's way, one process simulates it, and the weights are the same but for
 rounding. The workers of a process run in one pass where that is possible: their batches of n images
-are one batch with statistics in blocks of n, which takes less time than a pass for each. Running statistics are those of the first worker, as in DistributedDataParallel, where
-its buffers overwrite all others.
+are one batch with statistics in blocks of n, which takes less time than a pass for each. Running
+statistics are those of the first worker, as in DistributedDataParallel, where its buffers overwrite
+all others.
 """
 
 from __future__ import annotations
@@ -227,7 +228,8 @@ def _store() -> Any:
         return None
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     store = dist.TCPStore(address, port, is_master=False)  # type: ignore[attr-defined]
-    return dist.PrefixStore(f"attempt {environment['TORCHELASTIC_RESTART_COUNT']}", store)  # type: ignore[attr-defined]
+    attempt = f"attempt {environment['TORCHELASTIC_RESTART_COUNT']}"
+    return dist.PrefixStore(attempt, store)  # type: ignore[attr-defined]
 
 
 # An image_size x image_size map counts its pixels. 20 images of 224 x 224 keep a GPU busy and fit

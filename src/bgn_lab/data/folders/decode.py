@@ -112,8 +112,9 @@ class Files:
             (indices[i : i + CHUNK], crops[i : i + CHUNK]) for i in range(0, len(indices), CHUNK)
         ]
         decoders = min(self.decoders, len(tasks), cores.count())
+        dataset: Any = _Decode(self.paths, self.size, replacing and self.damaged == "skip")
         loader: Any = DataLoader(
-            _Decode(self.paths, self.size, replacing and self.damaged == "skip"),  # type: ignore[arg-type]
+            dataset,
             batch_size=None,
             sampler=tasks,
             num_workers=decoders,

@@ -23,7 +23,10 @@ Check = Callable[[Seen], "str | None"]
 
 
 def parts(root: Path, imagenet: bool) -> tuple[Path, Path | None]:
-    """The folders of the training and of the test images; None: class folders alone, to be split."""
+    """Folders of the training and of the test images.
+
+    The second is None if there are class folders alone, which are to be split.
+    """
     try:
         seen = look(root)
     except FileNotFoundError:
@@ -59,7 +62,7 @@ def plain(name: str) -> str:
 
 
 def note(seen: Seen) -> None:
-    """Warn of classes that only case or spaces tell apart (letters may be meant so), and of images without a class."""
+    """Warn of classes that only case or spaces distinguish, and of images without a class."""
     alike: dict[str, list[str]] = {}
     for name in seen.folders:
         alike.setdefault(plain(name), []).append(name)
@@ -83,8 +86,8 @@ def note_incomplete(classes: int, train: int, test: int) -> None:
     """Warn of an ImageNet of all classes, but not all images."""
     if classes == IMAGENET[0] and (train, test) != IMAGENET[1:]:
         warnings.warn(
-            f"ImageNet has {IMAGENET[1]:,} training and {IMAGENET[2]:,} validation images in {classes:,} classes, "
-            f"here are {train:,} and {test:,}: is the copy complete?",
+            f"ImageNet has {IMAGENET[1]:,} training and {IMAGENET[2]:,} validation images in "
+            f"{classes:,} classes, here are {train:,} and {test:,}: is the copy complete?",
             stacklevel=3,
         )
 
@@ -119,7 +122,10 @@ def _any_image(path: Path, depth: int = 0) -> bool:
 
 
 def _has_train(seen: Seen) -> bool:
-    """Whether there is train with images or archives; ImageNet's annotations come in folders of the same names."""
+    """Whether there is a train folder with images or archives.
+
+    ImageNet's annotations come in folders of the same names.
+    """
     train = seen.path / "train"
     with suppress(OSError):
         return "train" in seen.folders and (
@@ -133,7 +139,10 @@ def _has_classes(seen: Seen) -> bool:
 
 
 def _deeper(seen: Seen, wanted: Callable[[Seen], bool]) -> Path | None:
-    """The first folder that is right, at most three levels down; a hundred folders of each level are looked at."""
+    """The first folder that is right, at most three levels down.
+
+    A hundred folders of each level are looked at.
+    """
     level = [seen.path / name for name in seen.folders]
     for _ in range(3):
         below: list[Path] = []
@@ -164,24 +173,34 @@ def _classes_deeper(seen: Seen) -> str | None:
 def _is_a_part(seen: Seen) -> str | None:
     if not _has_classes(seen):
         return None
-    remedy = "Move them into train, and the validation images into val; or --data folder holds a part of them out for testing"
+    remedy = (
+        "Move them into train, and the validation images into val; "
+        "or --data folder holds a part of them out for testing"
+    )
     with suppress(OSError):
         if {"train", "val"} <= {*look(seen.path.parent, most=1000).folders}:
             remedy = f"Did you mean {seen.path.parent}?"
-    return f"root={seen.path} has class folders directly in it ({few(seen.folders)}); expected {_tree(seen.path)}. {remedy}"
+    return (
+        f"root={seen.path} has class folders directly in it ({few(seen.folders)}); "
+        f"expected {_tree(seen.path)}. {remedy}"
+    )
 
 
 def _packed(seen: Seen) -> str | None:
     if not seen.archives:
         return None
     return (
-        f"root={seen.path} has archives ({few(seen.archives)}), but no train; expected {_tree(seen.path)}. Unpack the "
-        "training images into train, the archive of each class into a folder of its name, and the validation images into val"
+        f"root={seen.path} has archives ({few(seen.archives)}), but no train; "
+        f"expected {_tree(seen.path)}. Unpack the training images into train, the archive of each "
+        "class into a folder of its name, and the validation images into val"
     )
 
 
 def _misnamed(part: str, *words: str) -> Check:
-    """Folders that may be meant as a part; a folder with images directly in it is not meant as train, but as a class."""
+    """Check for folders that may be meant as a part.
+
+    A folder with images directly in it is meant as a class, not as train.
+    """
 
     def check(seen: Seen) -> str | None:
         alike = [
@@ -191,7 +210,8 @@ def _misnamed(part: str, *words: str) -> Check:
         ]
         alike = [name for name in alike if part != "train" or not _any_image(seen.path / name)]
         return (
-            f"root={seen.path} has no {part}, but {few(alike)}; if that is what is meant, rename it to {part}"
+            f"root={seen.path} has no {part}, but {few(alike)}; "
+            f"if that is what is meant, rename it to {part}"
             if alike
             else None
         )
@@ -203,7 +223,8 @@ def _packed_val(seen: Seen) -> str | None:
     packed = [name for name in seen.archives if "val" in name.lower()]
     remedy = "and move each image into a folder of its class, named as in train"
     return (
-        f"root={seen.path} has train, but no val; unpack {few(packed)} into {seen.path / 'val'}, {remedy}"
+        f"root={seen.path} has train, but no val; "
+        f"unpack {few(packed)} into {seen.path / 'val'}, {remedy}"
         if packed
         else None
     )
@@ -227,13 +248,17 @@ def _class_named_train(seen: Seen) -> str | None:
     others = [name for name in seen.folders if name != "train"]
     if not others or not _any_image(seen.path / "train"):
         return None
-    return f"{seen.path / 'train'} has images directly in it; if it is a class, as {few(others)}, give it another name"
+    return (
+        f"{seen.path / 'train'} has images directly in it; "
+        f"if it is a class, as {few(others)}, give it another name"
+    )
 
 
 def _no_test(seen: Seen) -> str | None:
     return (
-        f"root={seen.path} has train, but beside it no {' or '.join(TESTS)}; put the test images there, in class folders "
-        f"as those of train. Or give {seen.path / 'train'} instead: of class folders alone, a part is held out for testing"
+        f"root={seen.path} has train, but beside it no {' or '.join(TESTS)}; put the test images "
+        f"there, in class folders as those of train. Or give {seen.path / 'train'} instead: of "
+        "class folders alone, a part is held out for testing"
     )
 
 
@@ -251,8 +276,9 @@ def _tiny_val(seen: Seen) -> str | None:
     if "val_annotations.txt" not in seen.others or seen.folders != ("images",):
         return None
     return (
-        f"{seen.path} is as Tiny ImageNet has it, with the images of all classes in one folder; expected {PER_CLASS}. "
-        f"Move each out of {seen.path / 'images'} into a folder of its class, as val_annotations.txt says"
+        f"{seen.path} has the layout of Tiny ImageNet, with the images of all classes in one "
+        f"folder; expected {PER_CLASS}. Move each out of {seen.path / 'images'} into a folder of "
+        "its class, as val_annotations.txt says"
     )
 
 
@@ -262,19 +288,26 @@ def _flat(seen: Seen) -> str | None:
     remedy = "Move each into a folder of its class"
     if seen.images[0].startswith("ILSVRC2012_val_"):
         remedy += (
-            ", named as in train. Which class that is, says the ground truth: ILSVRC2012_validation_ground_truth.txt, with "
-            "meta.mat, in the development kit, or LOC_val_solution.csv in Kaggle's copy"
+            ", named as in train. The ground truth says which class that is: "
+            "ILSVRC2012_validation_ground_truth.txt, with meta.mat, in the development kit, or "
+            "LOC_val_solution.csv in Kaggle's copy"
         )
     elif seen.path.name == "test":
         remedy += "; if nobody knows its class, move the folder away"
-    return f"{seen.path} has {some('image', seen.images)} directly in it; expected {PER_CLASS}. {remedy}"
+    return (
+        f"{seen.path} has {some('image', seen.images)} directly in it; "
+        f"expected {PER_CLASS}. {remedy}"
+    )
 
 
 def _level_too_many(seen: Seen) -> str | None:
     if len(seen.folders) != 1 or not _has_classes(look(seen.path / seen.folders[0])):
         return None
     inner = seen.path / seen.folders[0]
-    return f"{seen.path} has only {inner.name!r}, and the class folders are in that; move them from {inner} up into {seen.path}"
+    return (
+        f"{seen.path} has only {inner.name!r}, and the class folders are in that; "
+        f"move them from {inner} up into {seen.path}"
+    )
 
 
 def _too_few(seen: Seen) -> str | None:
@@ -282,7 +315,10 @@ def _too_few(seen: Seen) -> str | None:
         return None
     found = f"only {seen.folders[0]!r}" if seen.folders else "none"
     others = f", but {some('other file', seen.others)}" if seen.others else ""
-    return f"{seen.path} has too few class folders: {found}{others}; expected at least two, each with images"
+    return (
+        f"{seen.path} has too few class folders: {found}{others}; "
+        "expected at least two, each with images"
+    )
 
 
 def _tiny_class(seen: Seen) -> str | None:
@@ -293,9 +329,9 @@ def _tiny_class(seen: Seen) -> str | None:
     ):
         return None
     return (
-        f"{seen.path} is as Tiny ImageNet has it, with the images one level deeper; expected them directly in the class folder. "
-        f"Move them out of {seen.path / 'images'}, and so for every class; those of val go into class folders as "
-        "val_annotations.txt says"
+        f"{seen.path} has the layout of Tiny ImageNet, with the images one level deeper; expected "
+        f"them directly in the class folder. Move them out of {seen.path / 'images'}, and so for "
+        "every class; those of val go into class folders as val_annotations.txt says"
     )
 
 
@@ -313,8 +349,9 @@ def _nested(seen: Seen) -> str | None:
     if inner is None:
         return None
     return (
-        f"{seen.path} has images in folders of its own ({seen.path / inner}); expected those of a class directly in its folder. "
-        "Move them up; or, if these folders are the classes, give the folder that they are in"
+        f"{seen.path} has images in folders of its own ({seen.path / inner}); expected those of a "
+        "class directly in its folder. Move them up; or, if these folders are the classes, give "
+        "the folder that they are in"
     )
 
 

@@ -1,4 +1,6 @@
-"""Labels for images that have none: spherical k-means from the centres of labelled ones (as in Kang et al. 2019).
+"""Labels for unlabeled images: spherical k-means from the centers of labeled ones.
+
+The method is that of Kang et al. (2019).
 
 Distance is half of one minus the cosine: 0 in the same direction, 1 in the opposite one.
 """
@@ -12,15 +14,15 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-TOLERANCE = 0.005  # mean distance by which centres may still move
+TOLERANCE = 0.005  # mean distance by which centers may still move
 MOST = 100  # rounds
 
 
 class Clusters(NamedTuple):
-    """Of M images and K classes."""
+    """Clusters of M images for K classes."""
 
     labels: Tensor  # (M,)
-    distances: Tensor  # (M,), to the centre of the label
+    distances: Tensor  # (M,), to the center of the label
     centres: Tensor  # (K, D)
 
 
@@ -30,7 +32,7 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def shift(a: Tensor, b: Tensor) -> float:
-    """The mean distance of two sets of centres, one by one."""
+    """The mean distance of two sets of centers, one by one."""
     return float((0.5 * (1 - F.cosine_similarity(a, b, dim=1))).mean())
 
 
@@ -40,8 +42,11 @@ def centres(features: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def cluster(features: Tensor, start: Tensor) -> Clusters:
-    """Spherical k-means of (M, D) features, begun at (K, D) centres; then each cluster gets the class of the start that it is
-    matched with. A cluster that loses all its images is put back to where it began."""
+    """Spherical k-means of (M, D) features that starts from (K, D) centers, one per class.
+
+    In the end each cluster gets the class of the starting center that it is matched with. A
+    cluster that loses all its images is put back to where it began.
+    """
     now = start
     for _ in range(MOST):
         labels = distance(features, now).argmin(1)
@@ -65,7 +70,10 @@ def match(found: Tensor, start: Tensor) -> Tensor:
 
 
 def trusted(found: Clusters, most: float, least: int) -> Tensor:
-    """(M,) whether an image is nearer than ``most`` to its centre and one of at least so many of its class that are."""
+    """(M,): whether an image is nearer than ``most`` to its center.
+
+    An image also counts as not trusted if fewer than ``least`` images of its class are that near.
+    """
     near = found.distances < most
     count = found.labels[near].bincount(minlength=len(found.centres))
     return near & (count[found.labels] >= least)

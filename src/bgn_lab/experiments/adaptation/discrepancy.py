@@ -1,9 +1,12 @@
-"""Contrastive domain discrepancy (Kang et al. 2019): how far apart two domains are class by class, and classes from each other.
+"""Contrastive domain discrepancy (Kang et al. 2019).
 
-    MMD(c, c') = mean k(s, s) + mean k(t, t) - 2 mean k(s, t)    with s of class c in the source, t of class c' in the target
+It measures how far apart two domains are class by class, and how far classes are from each other:
+
+    MMD(c, c') = mean k(s, s) + mean k(t, t) - 2 mean k(s, t)
     CDD = sum_c MMD(c, c) / M - sum_{c != c'} MMD(c, c') / (M (M - 1))
 
-with M classes in all, not only those at hand. k is a sum of Gaussians around the mean squared distance of what is compared.
+with s of class c in the source, t of class c' in the target, and M classes in all, not only those
+at hand. k is a sum of Gaussians around the mean squared distance of what is compared.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ LEAST, MOST = 1e-5, 1e5  # a width, and a distance in widths
 
 
 def cdd(source: Tensor, target: Tensor, classes: int) -> Tensor:
-    """Of features (K, n, D) and (K, m, D) of the same K classes of so many in all.
+    """CDD of features (K, n, D) and (K, m, D) of K of the ``classes``, the same in both.
 
     >>> points = torch.tensor([[[0.0], [0.1]], [[5.0], [5.1]]])
     >>> float(cdd(points, points, 2)) < 0 < float(cdd(points, points.flip(0), 2))
@@ -30,7 +33,7 @@ def cdd(source: Tensor, target: Tensor, classes: int) -> Tensor:
 
 
 def mmd(source: Tensor, target: Tensor, widths: Tensor | None = None) -> Tensor:
-    """(K, K): the squared maximum mean discrepancy of class c in the source, the row, and c' in the target, the column."""
+    """(K, K): squared maximum mean discrepancy of source class c (row) and target class c'."""
     ss, tt, st = _distances(source, target)
     widths = mean_distance(ss, tt, st) if widths is None else widths
     pairs = (ss[:, None], tt[None], st)  # (K, 1, n, n), (1, K, m, m), (K, K, n, m)
@@ -40,14 +43,20 @@ def mmd(source: Tensor, target: Tensor, widths: Tensor | None = None) -> Tensor:
 
 @torch.no_grad()
 def mean_distance(ss: Tensor, tt: Tensor, st: Tensor) -> Tensor:
-    """(K, K): the mean squared distance of different samples among those of class c in the source and c' in the target."""
+    """(K, K): the mean squared distance between different samples.
+
+    For each pair they are those of class c in the source and of class c' in the target together.
+    """
     count = ss.shape[-1] + tt.shape[-1]
     total = ss.sum((-1, -2))[:, None] + tt.sum((-1, -2))[None] + 2 * st.sum((-1, -2))
     return total / (count * (count - 1))
 
 
 def _distances(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Squared: (K, n, n) and (K, m, m) within the classes of a domain, (K, K, n, m) between those of both."""
+    """Squared distances: (K, n, n) and (K, m, m) within the classes of a domain.
+
+    Those between the classes of both are (K, K, n, m).
+    """
     return (
         _squared(source, source),
         _squared(target, target),
@@ -56,7 +65,10 @@ def _distances(source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _squared(a: Tensor, b: Tensor) -> Tensor:
-    """(..., n, D), (..., m, D) -> (..., n, m), by differences: exactly 0 of equal ones, with a gradient there."""
+    """(..., n, D), (..., m, D) -> (..., n, m): squared distances.
+
+    They are computed by differences: exactly 0 between equal samples, where they have a gradient.
+    """
     return (a[..., :, None, :] - b[..., None, :, :]).square().sum(-1)
 
 

@@ -18,7 +18,10 @@ SHOWN, CLASSES = 600, 10  # points of each domain, and colors that can be distin
 
 
 def choose(labels: Pair) -> Pair:
-    """Which images of both domains to show: of many classes those of the ten that the source has most images of."""
+    """Choose the images of both domains to show.
+
+    Of many classes, these are the ten that the source has most images of.
+    """
     common = labels[0].bincount().argsort(descending=True, stable=True)[:CLASSES]
     source, target = (torch.isin(y, common).nonzero().flatten() for y in labels)
     return _few(source), _few(target)
@@ -32,7 +35,10 @@ def _few(index: Tensor) -> Tensor:
 def picture(
     found: Mapping[str, Pair], labels: Pair, names: tuple[str, str], title: str, path: Path
 ) -> None:
-    """Draw (M, K) and (M', K) features of both domains for each of some networks, colored by class, ten at most."""
+    """Draw features of both domains, (M, K) and (M', K), for each of some networks.
+
+    Points are colored by class, of which there are at most ten.
+    """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
@@ -66,7 +72,10 @@ def picture(
 
 
 def project(both: Pair, labels: Tensor) -> Pair:
-    """Onto the plane in which classes of the source lie furthest apart: the first two components of their mean directions."""
+    """Project onto the plane in which the classes of the source lie furthest apart.
+
+    It is spanned by the first two principal components of their mean directions.
+    """
     source, target = (F.normalize(features.double(), dim=1) for features in both)
     means = torch.stack([source[labels == k].mean(0) for k in torch.unique(labels)])
     center = means.mean(0)

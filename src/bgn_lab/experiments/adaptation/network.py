@@ -1,4 +1,4 @@
-"""A backbone with a linear layer of its own for new classes, and normalisers per domain."""
+"""A backbone with a linear layer of its own for new classes, and normalizers per domain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ class Backbone(Protocol):
 
 
 class Adapting(nn.Module):
-    """With ``fixed`` the first layers get no gradients; their normalisers still use and track the statistics of batches."""
+    """A backbone and a classifier for domain adaptation.
+
+    With ``fixed`` the first layers get no gradients; their normalizers still use and track the
+    statistics of batches.
+    """
 
     def __init__(self, backbone: nn.Module, classes: int, fixed: bool) -> None:
         super().__init__()
@@ -45,7 +49,7 @@ class Adapting(nn.Module):
 
 
 def begin_anew(network: nn.Module) -> None:
-    """Let the target's normalisers begin as the source's are."""
+    """Let the target's normalizers begin as the source's are."""
     for module in network.modules():
         if isinstance(module, bgn.DomainNorm):
             module[TARGET].load_state_dict(module[SOURCE].state_dict())

@@ -134,8 +134,11 @@ class AdaptationRecipe(
             self._set("weights_code", _code(Path(self.weights)))
 
     def without_effect(self) -> tuple[str, ...]:
-        """Adam has another momentum; without adaptation there are no clusters; G may be given; images
-        of fashion-mnist keep their size."""
+        """Names of the options that change nothing.
+
+        Adam has another momentum; without adaptation there are no clusters; G may be given; images
+        of fashion-mnist keep their size.
+        """
         size = ("image_size",) if self.data == "fashion-mnist" else ()
         momentum = ("momentum", "nesterov") if self.optimizer == "adam" else ()
         clusters = () if self.adapt else ("ways", "trust", "alpha", "warm", "stop")

@@ -1,8 +1,9 @@
-"""Unsupervised domain adaptation (the paper's section on Office-31) by contrastive adaptation (CAN, Kang et al. 2019).
+"""Unsupervised domain adaptation with contrastive adaptation (CAN, Kang et al. 2019).
 
-A loop clusters the target's images, from the centres of the source's classes, and takes the clusters for labels; then it learns
-from the source's labels and, class by class, to make both domains alike and classes different. Normalisers have a copy for each
-domain. Loops end when clusters no longer change.
+The paper does this on Office-31. A loop clusters the target's images, starting from the centers of
+the source's classes, and takes the clusters for labels. Then the network learns from the source's
+labels and, class by class, to make both domains alike and classes different. Normalizers have a
+copy for each domain. Loops end when the clusters no longer change.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Adaptation(Task):
         return Adapting(backbone, len(data.classes), fixed=r.weights is not None)
 
     def build(self) -> nn.Module:
-        """With normalisers per domain."""
+        """With normalizers per domain."""
         return bgn.convert_domains(super().build(), (SOURCE, TARGET))
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -108,8 +109,8 @@ class Adaptation(Task):
             moved[2] = float((found.labels != before["labels"]).float().mean())
         kept = clustering.trusted(found, r.trust_limit, EACH)
         self.plan = {
-            "done": torch.tensor(done), "labels": found.labels, "kept": kept, "centres": found.centres,
-            "moved": torch.tensor(moved),
+            "done": torch.tensor(done), "labels": found.labels, "kept": kept,
+            "centres": found.centres, "moved": torch.tensor(moved),
         }  # fmt: skip
         steps = (
             aware.steps(self.data.train.y, found.labels, kept, r.ways)
@@ -147,7 +148,10 @@ class Adaptation(Task):
         )
 
     def batches(self, epoch: int, numbers: Sequence[int]) -> Iterator[Batch]:
-        """Labelled images of the source; then, by classes, of the source and of the target with the labels of clusters."""
+        """Batches of an epoch: labeled images of the source, then images of both domains by class.
+
+        The target's images have the labels of their clusters.
+        """
         r, (ours, theirs) = self.recipe, (self.data.train, self.data.test)
         draws = generator(r.seed, epoch)
         labels = self.plan.get("labels", torch.zeros_like(theirs.y))
@@ -177,13 +181,13 @@ class Adaptation(Task):
         parts = [(SOURCE, r.batch_size), *([(SOURCE, n), (TARGET, n)] if n else [])]
         with bgn.domain(network, parts):
             found, logits = network(x, both=True)
-        labelled = logits[: r.batch_size], y[: r.batch_size]
-        loss = F.cross_entropy(*labelled)
+        labeled = logits[: r.batch_size], y[: r.batch_size]
+        loss = F.cross_entropy(*labeled)
         if n:
             for values in (found, logits.softmax(1)):
                 ours, theirs = values[r.batch_size :].float().view(2, n // EACH, EACH, -1)
                 loss = loss + r.alpha * cdd(ours, theirs, len(self.data.classes))
-        return loss, *labelled
+        return loss, *labeled
 
     def forward(self, model: nn.Module, x: Tensor) -> Any:
         """A forward pass of the source."""
@@ -224,7 +228,7 @@ class Adaptation(Task):
         return replace(metrics, measures=own)
 
     def summary(self, history: list[Metrics]) -> Summary:
-        """Of the last loop."""
+        """Result of the last loop."""
         return replace(
             super().summary(history[-1:]),
             images=Images(len(self.data.train), 0, len(self.data.test)),
@@ -242,7 +246,8 @@ class Adaptation(Task):
             else f"from {self.data.source} alone"
         )
         images = result.images.test
-        return f"{result.test_accuracy:.2%} of the {images} images of {self.data.target}, {how} in {result.epochs} loops"
+        reached = f"{result.test_accuracy:.2%} of the {images} images of {self.data.target}"
+        return f"{reached}, {how} in {result.epochs} loops"
 
     def illustrate(self, model: nn.Module, folder: Path) -> None:
         """Both domains before and after."""

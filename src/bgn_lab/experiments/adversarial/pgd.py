@@ -1,6 +1,7 @@
-"""Projected gradient descent (Madry et al. 2018): the images near given ones that a network gets most wrong.
+"""Projected gradient descent (Madry et al. 2018): an attack on image classifiers.
 
-Near means that no value changes by more than a bound (L-infinity), and that values stay in [0, 1].
+It finds, near given images, those that a network gets most wrong. Near means that no value changes
+by more than a bound (L-infinity), and that values stay in [0, 1].
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class PGD:
-    """``steps`` steps of ``size`` along the sign of the gradient of the cross-entropy with the true labels.
+    """``steps`` steps of ``size`` along the sign of the gradient of the cross-entropy.
 
-    With ``start`` they begin at a random place of the ball. With ``restarts`` above 1, which needs that, it is made for testing:
-    an image that is misclassified as it is stays, others become the first of so many attempts that is misclassified, or the one
-    with the highest loss where none is. Images must not depend on each other then, as they do not in eval mode.
+    The true labels are used. With ``start`` the steps begin at a random place of the ball.
+    ``restarts`` above 1 needs ``start`` and is made for testing: an image that is misclassified
+    as it is stays. Others become the first attempt that is misclassified or, if none is, the one
+    with the highest loss. Images must not depend on each other then, as they do not in eval mode.
     """
 
     bound: float
@@ -28,8 +30,10 @@ class PGD:
     restarts: int = 1
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """(N, C, H, W) in [0, 1] -> the same, attacked. The network stays in the mode that it is in; its parameters get no
-        gradients."""
+        """Attack images: (N, C, H, W) in [0, 1] -> the same.
+
+        The network stays in the mode that it is in; its parameters get no gradients.
+        """
         low, high = ball(x, self.bound)
         if self.restarts == 1:
             return self._attempt(model, x, y, low, high)
@@ -61,7 +65,10 @@ class PGD:
 
 
 def ball(x: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-    """The lowest and highest values allowed: exactly, not up to rounding, within the bound of x and in [0, 1]."""
+    """The lowest and highest values allowed: within the bound of x, and in [0, 1].
+
+    They hold exactly, not up to rounding.
+    """
     exact = x.double()
     low, high = (
         (exact - bound).to(x.dtype),

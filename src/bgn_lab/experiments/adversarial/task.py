@@ -1,7 +1,8 @@
-"""Adversarial training (the paper's section on CIFAR-10 and WRN-10-2): learn from attacked images, be tested on attacked ones.
+"""Adversarial training: learn from attacked images, be tested on attacked and clean ones.
 
-Robust accuracy is that under the attack, clean accuracy that without. The attack is PGD with the true labels; four steps as in
-the paper, and stronger ones at the end, because a defence is judged by those.
+The paper does this with WRN-10-2 on CIFAR-10. Robust accuracy is that under the attack, clean
+accuracy that without. The attack is PGD with the true labels: four steps as in the paper, and
+stronger ones at the end, because a defense is judged by those.
 """
 
 from __future__ import annotations
@@ -70,7 +71,11 @@ class Adversarial(Task):
         model: nn.Module,  # noqa: ARG002
         score: Scoring,
     ) -> Measured:
-        """Clean and robust. Test images in the last epoch, and whenever the validation images are more robust than before."""
+        """Clean and robust accuracy.
+
+        Test images are used in the last epoch, and whenever the validation images are more robust
+        than before.
+        """
         r = self.recipe
         attack = _under(PGD(r.bound, r.step_size, r.test_steps))
         metrics = Measured()

@@ -1,4 +1,4 @@
-"""Train a network for classification with any normaliser: the paper's ImageNet experiment, and yours."""
+"""Train a network for classification with any normalizer, on ImageNet or your own data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A picture of one episode of few-shot learning, as in the paper's figure: base classes, labeled images, queries."""
+"""Picture of one episode of few-shot learning: base classes, labeled images, queries."""
 
 from __future__ import annotations
 

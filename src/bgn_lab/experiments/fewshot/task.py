@@ -1,8 +1,9 @@
-"""Few-shot learning (the paper's section on miniImageNet): learn base classes, recognise new ones from a few images.
+"""Few-shot learning: learn base classes, recognize new ones from a few images.
 
-A ResNet-12 with a classifier by cosines learns the base classes. A new class gets as its weights the mean direction of the
-features of its few labelled images (imprinting, Qi et al. 2018); nothing is trained anew. Accuracy is the mean over episodes:
-some ways (classes), a few shots (labelled images) and some queries of each.
+The paper does this on miniImageNet. A ResNet-12 with a classifier by cosines learns the base
+classes. A new class gets as its weights the mean direction of the features of its few labeled
+images (imprinting, Qi et al. 2018); nothing is trained anew. Accuracy is the mean over episodes:
+some ways (classes), and for each of them a few shots (labeled images) and some queries.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class FewShot(Task):
         return FewShotNetwork(features, len(data.classes))
 
     def images(self) -> int:
-        """Of an epoch."""
+        """Number of images of an epoch."""
         r = self.recipe
         return (
             len(self.data.train)
@@ -62,7 +63,7 @@ class FewShot(Task):
         )
 
     def batches(self, epoch: int, numbers: Sequence[int]) -> Iterator[Batch]:
-        """Of one pass, or of images drawn with replacement."""
+        """Batches of one pass, or of images drawn with replacement."""
         r, train = self.recipe, self.data.train
         if r.iterations is not None:
             assert isinstance(train, InMemory)
@@ -70,7 +71,11 @@ class FewShot(Task):
         return train.training(r.batch_size, r.seed, epoch, numbers)
 
     def measure(self, history: list[Metrics], model: nn.Module, score: Scoring) -> Measured:
-        """Episodes of the new classes in the last epoch, and whenever those of the classes for choosing go better than before."""
+        """Accuracy over episodes of the new classes and of the classes for choosing.
+
+        The new classes are tested in the last epoch, and whenever episodes of the classes for
+        choosing go better than before.
+        """
         metrics = self.validation(score)
         own: dict[str, float] = {}
         episodes: dict[str, list[float]] = {}
@@ -86,7 +91,7 @@ class FewShot(Task):
         return replace(metrics, measures=own, details=episodes)
 
     def summary(self, history: list[Metrics]) -> Summary:
-        """Of the last epoch, and of the one that went best with the classes for choosing."""
+        """Result of the last epoch, and of the one that was best on the classes for choosing."""
         last = history[-1]
         best = max(
             (m for m in history if {"choice_1", "test_1"} <= m.measures.keys()),
@@ -123,12 +128,13 @@ class FewShot(Task):
                 and (least := int(source.y.bincount().min())) < max(SHOTS) + r.queries
             ):
                 raise ValueError(
-                    f"queries={r.queries} and {max(SHOTS)} shots exceed the {least} images of a {what} class"
+                    f"queries={r.queries} and {max(SHOTS)} shots exceed the {least} images of "
+                    f"a {what} class"
                 )
 
     @torch.no_grad()
     def illustrate(self, model: nn.Module, folder: Path) -> None:
-        """The first episode with one labelled image of each class."""
+        """The first episode with one labeled image of each class."""
         r, data, prepare = self.recipe, self.data, loop.Prepare(self.data, self.recipe)
         assert isinstance(model, FewShotNetwork)
         if not r.test:
@@ -141,7 +147,8 @@ class FewShot(Task):
         train = data.train
         assert isinstance(train, InMemory)
         figure.picture(
-            figure.choose(train.x, train.y, data.classes), data.test.x[index[:, :1]], data.test.x[index[:, 1 : 1 + shown]], predict(f, 1)[:, :shown], names,
+            figure.choose(train.x, train.y, data.classes), data.test.x[index[:, :1]],
+            data.test.x[index[:, 1 : 1 + shown]], predict(f, 1)[:, :shown], names,
             f"One episode, {r.classes}-way 1-shot, {norms.label(r)}", folder / PICTURE,
         )  # fmt: skip
 
@@ -177,7 +184,7 @@ def interval(accuracies: Sequence[float]) -> str:
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Of the 95 % interval of a mean; None of a single value."""
+    """Half the width of the 95 % interval of a mean; None for a single value."""
     return 1.96 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
 
 
@@ -201,7 +208,10 @@ def draw(y: Tensor, ways: int, images: int, episodes: int) -> Iterator[Tensor]:
 
 
 def predict(f: Tensor, shots: int) -> Tensor:
-    """(ways, shots + queries, K) features -> (ways, queries): the class whose imprinted weights each query is nearest to."""
+    """Classify queries: (ways, shots + queries, K) features -> (ways, queries) classes.
+
+    The class is the one whose imprinted weights are nearest to the query.
+    """
     ways, _, K = f.shape
     support, queries = f[:, :shots], f[:, shots:]
     weights = imprint(support.reshape(-1, K), torch.arange(ways).repeat_interleave(shots), ways)

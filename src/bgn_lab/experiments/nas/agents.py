@@ -1,14 +1,18 @@
-"""Many agents that choose operations at once and hear one loss for all of them (MANAS, Carlucci et al. 2019).
+"""Agents that choose operations at once and learn from one loss (MANAS, Carlucci et al. 2019).
 
-Each of N agents has a policy over K operations. How much an agent's choice contributed is estimated in one of two ways:
+Each of N agents has a policy over K operations. How much an agent's choice contributed is estimated
+in one of two ways:
 
-- least squares: L - mean(L) ~ sum_i b_i[a_i] over the last S rounds, solved for b by the pseudo-inverse; an agent's operations
-  are ranked by b, lowest loss first, and the policy is Zipf's, 1 / rank up to a factor. The method's text has L itself. With
-  fewer rounds than unknowns, which is usual, the solution of least norm would then share out the mean among what was chosen, and
-  what was tried often would look bad for that alone. What was not tried for S rounds counts as neither good nor bad, b = 0.
-- importance weights: B_i[a_i] += r / p_i[a_i] with a reward r = c - L; the policy is (1 - g) softmax(B / T) + g / K.
-  The method's text has the loss itself in place of the reward, with a positive sign: that would prefer what loses. A reward that
-  is larger where the loss is smaller is what makes it learn; c keeps it positive.
+- least squares: L - mean(L) ~ sum_i b_i[a_i] over the last S rounds, solved for b by the
+  pseudo-inverse. An agent's operations are ranked by b, lowest loss first, and the policy is
+  Zipf's, 1 / rank up to a factor. The method's text has L itself. With fewer rounds than unknowns,
+  which is usual, the solution of least norm would then share out the mean among the choices made,
+  and what was tried often would look bad for that alone. What was not tried for S rounds counts as
+  neither good nor bad, b = 0.
+- importance weights: B_i[a_i] += r / p_i[a_i] with a reward r = c - L; the policy is
+  (1 - g) softmax(B / T) + g / K. The method's text has the loss itself in place of the reward, with
+  a positive sign: that would prefer what loses. A reward that is larger where the loss is smaller
+  is what makes it learn; c keeps it positive.
 """
 
 from __future__ import annotations
@@ -20,7 +24,11 @@ State = dict[str, Tensor]
 
 
 def begin(agents: int, operations: int, window: int) -> State:
-    """Uniform policies and no memory: ``policy`` and ``credit`` (N, K), the last choices (S, N) and losses (S,), rounds."""
+    """State with uniform policies and no memory.
+
+    ``policy`` and ``credit`` are (N, K), the last choices (S, N), their losses (S,); ``rounds``
+    counts them.
+    """
     return {
         "policy": torch.full((agents, operations), 1 / operations, dtype=torch.float64),
         "credit": torch.zeros(agents, operations, dtype=torch.float64),
@@ -53,8 +61,8 @@ def learn_by_squares(state: State) -> None:
 def credits(choices: Tensor, losses: Tensor, operations: int) -> Tensor:
     """(S, N) choices, (S,) losses -> (N, K): the least-squares solution of least norm.
 
-    With Z the (S, N K) indicator of all choices, Z'(Z Z')^+ L. Two rounds have in Z Z' the number of agents that chose alike, so
-    that Z itself is not needed until the end.
+    With Z the (S, N K) indicator of all choices, it is Z'(Z Z')^+ L. The entry of Z Z' for two
+    rounds is the number of agents that chose alike, so that Z itself is not needed until the end.
     """
     S, N = choices.shape
     alike = (choices[:, None] == choices[None]).sum(-1).double()  # (S, S)

@@ -1,8 +1,12 @@
-"""The gradient of architecture parameters a in DARTS (Liu et al. 2019): of the validation loss, at weights w or after a step.
+"""Gradient of the validation loss in the architecture parameters a of DARTS (Liu et al. 2019).
 
-First order: dL_val(w, a)/da. Second order: of L_val(w'(a), a) with the step w' = w - r (m M + dL_train(w, a)/dw + d w) that SGD
-with momentum m, buffers M and decay d would take at the rate r; its product with a mixed second derivative is a finite difference
-along v = dL_val/dw', with w+- = w +- e v and e = 0.01 / |v|:
+First order: dL_val(w, a)/da. Second order: the gradient of L_val(w'(a), a), where
+
+    w' = w - r (m M + dL_train(w, a)/dw + d w)
+
+is the step that SGD with momentum m, buffers M and decay d would take at the rate r. Its product
+with a mixed second derivative is a finite difference along v = dL_val/dw', with w+- = w +- e v and
+e = 0.01 / |v|:
 
     dL_val/da - r (dL_train(w+, a)/da - dL_train(w-, a)/da) / (2 e)
 """
@@ -23,7 +27,7 @@ NEAR = 0.01
 
 
 class Step:
-    """Of SGD: w - r (m M + gradient + d w)."""
+    """A step of SGD: w - r (m M + gradient + d w)."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, rate: float) -> None:
         self.optimizer, self.rate = optimizer, rate
@@ -52,8 +56,11 @@ def first_order(
 def second_order(
     model: nn.Module, architecture: Sequence[Tensor], train: Batch, validation: Batch, step: Step
 ) -> tuple[Tensor, ...]:
-    """The finite difference needs two more passes over the training batch. All of these move running statistics, but the one
-    with the weights after the step."""
+    """Gradient at the weights after a step.
+
+    The finite difference needs two more passes over the training batch. All passes move running
+    statistics, except the one with the weights after the step.
+    """
     known = {id(a) for a in architecture}
     weights = {name: p for name, p in model.named_parameters() if id(p) not in known}
     gradients = torch.autograd.grad(_loss(model, train), list(weights.values()))

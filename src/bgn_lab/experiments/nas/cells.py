@@ -19,10 +19,14 @@ BLIND = 1e-5  # of logits: they differ by less than that where they do not diffe
 
 
 class CellsTask(Task):
-    """Of a network of cells."""
+    """Training of a network of cells."""
 
     def check(self) -> None:
-        """Normalisers of each image and map alone may leave nothing to learn; whoever wants to see that may."""
+        """Warn if the network's answer is the same for all images.
+
+        Normalizers of each image and map alone may leave nothing to learn; whoever wants to see
+        that may go on.
+        """
         super().check()
         model = self.initial_network().eval()
         x = torch.randn(4, *self.data.shape) + torch.arange(4.0).view(4, 1, 1, 1)
@@ -31,15 +35,17 @@ class CellsTask(Task):
             spread = float(model(x).std(0).max())
         if spread < BLIND:
             groups = self.recipe.groups or self.recipe.usual_groups
+            with_groups = f" with {groups} groups" if groups else ""
             warnings.warn(
-                f"norm={self.recipe.norm!r}{f' with {groups} groups' if groups else ''}: the network's answer is the same for "
-                "all images, since the maps that it averages have the same mean in each; nothing can be learned",
+                f"norm={self.recipe.norm!r}{with_groups}: the network's answer is the same for all "
+                "images, since the maps that it averages have the same mean in each; nothing can "
+                "be learned",
                 stacklevel=2,
             )
 
 
 def padded(data: Data) -> Data:
-    """With black around images in memory that are smaller than 32x32, as networks of cells expect them."""
+    """Pad images in memory to at least 32x32 with black, as networks of cells expect them."""
     C, H, W = data.shape
     if H >= SIZE and W >= SIZE:
         return data
@@ -47,7 +53,8 @@ def padded(data: Data) -> Data:
     def larger(source: Source) -> Source:
         if not isinstance(source, InMemory):
             raise ValueError(
-                f"images of {H}x{W} pixels are too small for networks of cells; expected an image_size of {SIZE} or more"
+                f"images of {H}x{W} pixels are too small for networks of cells; "
+                f"expected an image_size of {SIZE} or more"
             )
         wide, high = max(SIZE - W, 0), max(SIZE - H, 0)
         return replace(
@@ -75,7 +82,10 @@ def cosine(recipe: CellsRecipe, epoch: int) -> float:
 
 
 def cut_out(x: Tensor, size: int) -> Tensor:
-    """(N, C, H, W) with a square of zeros at a random place of each, less of it where that is near the border."""
+    """(N, C, H, W) with a square of zeros at a random place of each image.
+
+    Where the place is near the border, less of the square is inside.
+    """
     N, _, H, W = x.shape
     near = []
     for length in (H, W):

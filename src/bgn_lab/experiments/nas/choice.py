@@ -46,7 +46,7 @@ class Candidate:
     training: str | None = None
     """Folder of the short training."""
     validation_accuracy: float | None = None
-    """Of the short training; None if it did not converge."""
+    """Accuracy of the short training; None if it did not converge."""
 
 
 def plain(preset: str) -> NasTrainRecipe:

@@ -1,6 +1,7 @@
-"""Search for cells by gradients (DARTS, Liu et al. 2019; the paper's section on architecture search).
+"""Search for cells by gradients (DARTS, Liu et al. 2019).
 
-Every edge mixes all operations by the softmax of its architecture parameters. In the end each node keeps the two strongest.
+The paper uses it in its section on architecture search. Every edge mixes all operations
+by the softmax of its architecture parameters. In the end each node keeps the two strongest.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ALPHAS = "optimizer_alphas"
 
 
 class Searching(nn.Module):
-    """The network with its architecture parameters: (2, 14, 8), of normal and of reduction cells."""
+    """The network with its architecture parameters: (2, 14, 8), for normal and reduction cells."""
 
     def __init__(self, network: SearchNetwork) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class Darts(Search):
         return Searching(self.all_operations())
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Of the weights."""
+        """Optimizer of the weights."""
         r = self.recipe
         weights = [p for name, p in model.named_parameters() if name != "alphas"]
         self.weights = torch.optim.SGD(
@@ -53,7 +54,7 @@ class Darts(Search):
         return self.weights
 
     def extra_optimizers(self, model: nn.Module) -> dict[str, torch.optim.Optimizer]:
-        """Of the architecture."""
+        """Optimizer of the architecture."""
         r = self.recipe
         self.alphas = torch.optim.Adam(
             [model.get_parameter("alphas")], r.arch_lr, (0.5, 0.999), weight_decay=r.arch_decay

@@ -65,8 +65,8 @@ def _list_of_cells(recipe: NasTrainRecipe) -> None:
     """Refuse 600 epochs of another network than the one that was meant."""
     if not genotype.find(recipe.genotype).cells:
         raise ValueError(
-            f"preset='paper-manas' trains a list of cells, and genotype={recipe.genotype!r} is none;"
-            " expected the genotype.json that bgn run manas-search --preset paper-20 leaves"
+            f"preset='paper-manas' trains a list of cells, and genotype={recipe.genotype!r} is "
+            "none; expected the genotype.json that bgn run manas-search --preset paper-20 leaves"
         )
 
 

@@ -1,4 +1,7 @@
-"""Cells as pictures in the colors of the paper's figure: inputs green, nodes blue, output yellow; and how a search moved."""
+"""Pictures of cells in the colors of the paper's figure, and of how a search moved.
+
+Inputs are green, nodes blue, the output is yellow.
+"""
 
 from __future__ import annotations
 
@@ -136,8 +139,10 @@ def _arrow(axes: Any, begin: Point, end: Point, bend: float, color: str) -> None
 
 
 def _label(axes: Any, edges: Sequence[tuple[Point, Point, str]]) -> None:
-    """Each operation on its edge, where it hides no other, no node and little of other edges; those of short edges, which leave
-    less choice, first."""
+    """Write each operation on its edge, where it hides no other, no node and little of other edges.
+
+    Those of short edges, which leave less choice, come first.
+    """
     taken = [(place, NODE) for place in PLACES]
     for begin, end, operation in sorted(edges, key=lambda edge: math.dist(*edge[:2])):
         size = len(operation) * LETTER[0], LETTER[1]

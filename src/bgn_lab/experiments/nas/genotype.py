@@ -1,8 +1,9 @@
 """What an architecture search finds: which operations lead to which node of a cell.
 
-A cell has 6 states: 0 and 1 are the outputs of the two cells before, 2 to 5 its nodes, each the sum of some operations on earlier
-states. Its output are all nodes, one behind the other. Cells at a third and at two thirds of a network halve the image
-(reduction); either all reduction cells are alike, and all others, or every cell is one of its own.
+A cell has 6 states: 0 and 1 are the outputs of the two cells before, 2 to 5 are its nodes, each the
+sum of some operations on earlier states. Its output is the concatenation of all nodes. Cells at a
+third and at two thirds of a network halve the image (reduction cells). Either all reduction cells
+are alike, and so are all others, or every cell is one of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ NONE = "none"
 RANDOM = "random-"
 _RANDOM = re.compile(r"random-(?P<seed>\d+)(-of-(?P<cells>[1-9]\d*))?")
 OPERATIONS = (
-    NONE, "max_pool_3x3", "avg_pool_3x3", "skip_connect", "sep_conv_3x3", "sep_conv_5x5", "dil_conv_3x3", "dil_conv_5x5",
+    NONE, "max_pool_3x3", "avg_pool_3x3", "skip_connect", "sep_conv_3x3", "sep_conv_5x5",
+    "dil_conv_3x3", "dil_conv_5x5",
 )  # fmt: skip
 SOMETHING = [k for k, name in enumerate(OPERATIONS) if name != NONE]
 NODES, INPUTS, KEPT = 4, 2, 2  # of a cell; edges that lead to a node in the end
@@ -73,7 +75,8 @@ class Genotype:
             return tuple(self.reduction if i in small else self.normal for i in range(cells))
         if len(self.cells) != cells:
             raise ValueError(
-                f"cells={cells}, but the genotype is a list of {len(self.cells)} cells; expected as many"
+                f"cells={cells}, but the genotype is a list of {len(self.cells)} cells; "
+                "expected as many"
             )
         return self.cells
 
@@ -94,7 +97,8 @@ class Genotype:
                 ", ".join(map(str, values)) if isinstance(values, dict) else type(values).__name__
             )
             raise ValueError(
-                f"a genotype is an object with normal and reduction, or with cells; found {found or 'nothing'}"
+                "a genotype is an object with normal and reduction, or with cells; "
+                f"found {found or 'nothing'}"
             )
         if "cells" in values:
             if not isinstance(values["cells"], list):
@@ -116,7 +120,8 @@ def _cell(name: str, values: Any) -> Cell:
         return tuple(tuple(Edge(operation, state) for operation, state in node) for node in values)
     except (TypeError, ValueError):
         raise ValueError(
-            f"{name}={values!r} is no cell; expected a list of nodes, each a list of [operation, state]"
+            f"{name}={values!r} is no cell; "
+            "expected a list of nodes, each a list of [operation, state]"
         ) from None
 
 
@@ -142,8 +147,11 @@ def _check(name: str, cell: Cell) -> None:
 
 
 def derive(weights: Sequence[Sequence[float]], strengths: Sequence[float] | None = None) -> Cell:
-    """A cell from (14, 8) weights of operations: on each edge the operation with the largest weight that is not none, and for
-    each node the two strongest edges: by (14,) ``strengths``, or else by those largest weights."""
+    """Derive a cell from (14, 8) weights of operations.
+
+    Each edge takes the operation with the largest weight that is not none. Each node keeps its two
+    strongest edges: by (14,) ``strengths``, or else by those largest weights.
+    """
     nodes = []
     for node in range(INPUTS, INPUTS + NODES):
         own = []
@@ -218,7 +226,9 @@ NAMED = {
 
 
 def drawn(seed: int, cells: int = 0) -> Genotype:
-    """At random, of all that :func:`derive` may give: what a search has to beat. Normal and reduction, or a list of cells.
+    """Random genotype, out of all that :func:`derive` may give: what a search has to beat.
+
+    It has normal and reduction cells or, with ``cells``, a list of so many.
 
     >>> drawn(0) == drawn(0), drawn(0) == drawn(1), len(drawn(0, 5).cells)
     (True, False, 5)
@@ -237,7 +247,9 @@ def drawn(seed: int, cells: int = 0) -> Genotype:
 
 
 def find(name: str) -> Genotype:
-    """A published one by name, ``random-SEED`` or ``random-SEED-of-CELLS``, that of a JSON file, or JSON itself.
+    """Genotype by name: a published one, ``random-SEED`` or ``random-SEED-of-CELLS``.
+
+    The name may also be that of a JSON file, or be JSON itself.
 
     >>> find("DARTS_V2").normal[0]
     (Edge(operation='sep_conv_3x3', state=0), Edge(operation='sep_conv_3x3', state=1))
@@ -251,13 +263,17 @@ def find(name: str) -> Genotype:
     path = Path(name)
     if not path.is_file():
         raise ValueError(
-            f"genotype={name!r} is neither a file nor one of {', '.join(NAMED)}, {RANDOM}SEED, {RANDOM}SEED-of-CELLS"
+            f"genotype={name!r} is neither a file nor one of {', '.join(NAMED)}, {RANDOM}SEED, "
+            f"{RANDOM}SEED-of-CELLS"
         )
     return _read(str(path), path.read_bytes())
 
 
 def content(name: str) -> str:
-    """What stays the same when a file goes or changes: names that mean one genotype for ever, and else its JSON."""
+    """Name of a genotype that holds even if its file goes or changes.
+
+    Names that mean one genotype forever stay; other genotypes become their JSON.
+    """
     found = find(name)
     return name if name in NAMED or _RANDOM.fullmatch(name) else json.dumps(found.to_json())
 

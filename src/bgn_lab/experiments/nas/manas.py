@@ -1,7 +1,8 @@
-"""Search for cells by many agents (MANAS, Carlucci et al. 2019; the paper trains a network that it found).
+"""Search for cells by many agents (MANAS, Carlucci et al. 2019).
 
-Every edge of every cell has an agent that chooses one operation, so that each step computes one path and not a mixture. The loss
-of the path on the half of the images that it did not learn from tells all agents how they did.
+The paper trains a network that it found. Every edge of every cell has an agent that chooses one
+operation, so that each step computes one path and not a mixture. Each path learns from one half of
+the images; its loss on the other half tells all agents how they did.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ ALL, EVENLY = -1, torch.full((len(EDGES), len(OPERATIONS)), 1 / len(OPERATIONS))
 
 
 class OnePath(nn.Module):
-    """The network with a path through it: (cells, 14), an operation for each edge. All at once until agents choose."""
+    """The network with one path through it: (cells, 14), an operation for each edge.
+
+    All operations are mixed until agents choose.
+    """
 
     path: Tensor
 
@@ -74,8 +78,9 @@ class Manas(Search):
         rounds = r.epochs * (len(self.data.train) // r.batch_size)
         if r.credit == "squares" and rounds < max(r.window // 4, 1):
             raise ValueError(
-                f"window={r.window}: policies stay uniform for a quarter of it, and {r.epochs} epochs of {len(self.data.train)} "
-                f"images have {rounds} rounds; expected at most {4 * rounds}, or more epochs"
+                f"window={r.window}: policies stay uniform for a quarter of it, and {r.epochs} "
+                f"epochs of {len(self.data.train)} images have {rounds} rounds; expected at most "
+                f"{4 * rounds}, or more epochs"
             )
         super().check()
 
@@ -84,7 +89,11 @@ class Manas(Search):
         return OnePath(self.all_operations())
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Weights that are not on the path have no gradient, and stay; torch's fused SGD wants all or none to have momentum."""
+        """SGD that is not fused.
+
+        Weights that are not on the path have no gradient, and stay as they are. torch's fused SGD
+        wants all weights or none to have momentum.
+        """
         r = self.recipe
         return torch.optim.SGD(model.parameters(), r.lr, r.momentum, weight_decay=r.decay)
 
@@ -136,7 +145,7 @@ class Manas(Search):
             agents.learn_by_squares(self.plan)
 
     def measure(self, history: list[Metrics], model: nn.Module, score: Scoring) -> Measured:
-        """Of the most probable path."""
+        """Accuracy of the most probable path."""
         torch.manual_seed(self.recipe.seed + len(history))
         self._hear(model)
         self._take(model, self.plan["policy"].argmax(-1))
@@ -144,7 +153,10 @@ class Manas(Search):
         return super().measure(history, model, score)
 
     def _calibrate(self, model: nn.Module, epoch: int) -> None:
-        """Running statistics, which were of paths that came and went, become those of the path on some training images."""
+        """Recompute the running statistics with the path on some training images.
+
+        They were those of paths that came and went.
+        """
         if not any(name.endswith("running_mean") for name, _ in model.named_buffers()):
             return
         prepare, many = (
@@ -169,10 +181,10 @@ class Manas(Search):
         return values.view(self.recipe.cells, len(EDGES), len(OPERATIONS))
 
     def found(self, mix: Weights) -> Genotype:
-        """A cell of its own for each.
+        """A list of cells, one for each place in the network.
 
-        Policies by ranks are alike on all edges. How strong one is, least squares tell otherwise: by how much its best operation
-        lowers the loss, compared with none.
+        Policies by ranks are alike on all edges. Least squares tell how strong an edge is: by how
+        much its best operation lowers the loss, compared with none.
         """
         if self.recipe.keep == "all":
             return Genotype(cells=tuple(map(_all_edges, mix)))

@@ -1,4 +1,7 @@
-"""Networks of cells (Liu et al. 2019): one that mixes all operations, for searching, and one of a genotype."""
+"""Networks of cells (Liu et al. 2019): one for searching, and one built from a genotype.
+
+The network for searching mixes all operations.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ Mix = (
 
 
 def _entrance(C: int, K: int, halve: bool, norm: AnyNorm, affine: bool) -> nn.Module:
-    """Of a cell: brings what an earlier one gives to K channels and the size of the one before."""
+    """Input of a cell: an earlier output with K channels and the size of the cell before."""
     return FactorizedReduce(C, K, norm, affine) if halve else convolved(C, K, norm, affine)
 
 
@@ -169,23 +172,24 @@ class Auxiliary(nn.Module):
     def __init__(self, C: int, classes: int, norm: AnyNorm) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.ReLU(), nn.AvgPool2d(5, 3, count_include_pad=False), nn.Conv2d(C, 128, 1, bias=False), norm(128, affine=True),
-            nn.ReLU(), nn.Conv2d(128, 768, 2, bias=False), norm(768, affine=True), nn.ReLU(),
+            nn.ReLU(), nn.AvgPool2d(5, 3, count_include_pad=False),
+            nn.Conv2d(C, 128, 1, bias=False), norm(128, affine=True), nn.ReLU(),
+            nn.Conv2d(128, 768, 2, bias=False), norm(768, affine=True), nn.ReLU(),
             nn.Flatten(), nn.Linear(768, classes),
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2:] != (8, 8):
             raise ValueError(
-                f"the auxiliary classifier takes maps of 8x8, and these are {x.shape[2]}x{x.shape[3]}; expected images of 32x32, "
-                "or auxiliary=0"
+                f"the auxiliary classifier takes maps of 8x8, and these are "
+                f"{x.shape[2]}x{x.shape[3]}; expected images of 32x32, or auxiliary=0"
             )
         logits: Tensor = self.layers(x)
         return logits
 
 
 class FoundNetwork(nn.Module):
-    """The network of a genotype, with an auxiliary classifier if wanted, which needs images of 32x32."""
+    """The network of a genotype, with an optional auxiliary classifier for images of 32x32."""
 
     def __init__(
         self,
@@ -215,8 +219,11 @@ class FoundNetwork(nn.Module):
     def forward(
         self, x: Tensor, both: bool = False, drop: float = 0.0
     ) -> Tensor | tuple[Tensor, Tensor | None]:
-        """Logits; or those and, where there is an auxiliary classifier, its own, which costs next to nothing. ``drop``: the
-        probability of dropping a path."""
+        """Logits; with ``both`` also those of the auxiliary classifier, or None if there is none.
+
+        The auxiliary classifier costs next to nothing. ``drop`` is the probability of dropping a
+        path.
+        """
         s0 = s1 = self.stem(x)
         beside = None
         for i, cell in enumerate(self.cells):

@@ -1,6 +1,7 @@
 """The operations on the edges of cells (Liu et al. 2019), all from C channels to C.
 
-An operation begins with a part that has no weights: nothing, ReLU or a pool. Edges from the same state may share it.
+An operation begins with a part that has no weights: nothing, ReLU or a pool. Edges from the same
+state may share it.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from bgn_lab.norms import AnyNorm
 
 Make = Callable[
     [int, int, AnyNorm, bool], nn.Module
-]  # of C, stride, normaliser, and whether that has weight and bias
+]  # of C, stride, normalizer, and whether that has weight and bias
 
 
 def convolved(C: int, K: int, norm: AnyNorm, affine: bool) -> nn.Sequential:
-    """ReLU, 1x1 convolution, normaliser."""
+    """ReLU, 1x1 convolution, normalizer."""
     return nn.Sequential(nn.ReLU(), conv(C, K, 1), norm(K, affine=affine))
 
 
 class Alone(nn.Conv2d):
     """A convolution of each channel alone.
 
-    On CPUs the gradients of dilated ones take many times as long as others'. With dilation 2 an output sees every second row and
-    column: an ordinary convolution of each of the image's four parts of that kind.
+    On CPUs the gradients of dilated ones take many times as long as others'. With dilation 2 an
+    output sees every second row and column: that is an ordinary convolution of each of the image's
+    four parts of that kind.
     """
 
     def __init__(self, C: int, size: int, stride: int = 1, dilation: int = 1) -> None:
@@ -64,7 +66,10 @@ class Alone(nn.Conv2d):
 
 
 class FactorizedReduce(nn.Module):
-    """Half the size without losing every second pixel altogether: one half of the channels from even ones, one from odd ones."""
+    """Half the size, with half of the channels from even pixels and half from odd ones.
+
+    So no pixel is lost altogether.
+    """
 
     def __init__(self, C: int, K: int, norm: AnyNorm, affine: bool) -> None:
         super().__init__()
@@ -77,7 +82,8 @@ class FactorizedReduce(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2] % 2 or x.shape[3] % 2:
             raise ValueError(
-                f"maps of {x.shape[2]}x{x.shape[3]} cannot be halved; expected even sizes (images of a multiple of 4)"
+                f"maps of {x.shape[2]}x{x.shape[3]} cannot be halved; "
+                "expected even sizes (images of a multiple of 4)"
             )
         x = self.relu(x)
         out: Tensor = self.bn(torch.cat([self.conv_1(x), self.conv_2(x[:, :, 1:, 1:])], 1))
@@ -98,7 +104,7 @@ class Zero(nn.Module):
 def _depthwise(
     C: int, size: int, stride: int, dilation: int, norm: AnyNorm, affine: bool
 ) -> list[nn.Module]:
-    """A convolution of each channel alone, a 1x1 convolution, normaliser."""
+    """A convolution of each channel alone, a 1x1 convolution, normalizer."""
     return [Alone(C, size, stride, dilation), conv(C, C, 1), norm(C, affine=affine)]
 
 
@@ -121,7 +127,7 @@ def _same(C: int, stride: int, norm: AnyNorm, affine: bool) -> nn.Module:  # noq
 
 
 class Kind(NamedTuple):
-    """Of operation."""
+    """A kind of operation: how it begins, and how it goes on."""
 
     begins: str
     goes_on: Make
@@ -145,20 +151,20 @@ KINDS: dict[str, Kind] = {
 
 
 def beginnings(C: int, stride: int, norm: AnyNorm, searching: bool) -> nn.ModuleDict:
-    """By name. While searching, pools are normalised."""
+    """By name. While searching, pools are normalized."""
     pools = {
         "max": nn.MaxPool2d(3, stride, 1),
         "avg": nn.AvgPool2d(3, stride, 1, count_include_pad=False),
     }
-    normalised = {
+    normalized = {
         name: nn.Sequential(pool, norm(C, affine=False)) if searching else pool
         for name, pool in pools.items()
     }
-    return nn.ModuleDict({"same": nn.Identity(), "relu": nn.ReLU(), **normalised})
+    return nn.ModuleDict({"same": nn.Identity(), "relu": nn.ReLU(), **normalized})
 
 
 def operation(name: str, C: int, stride: int, norm: AnyNorm) -> nn.Module:
-    """Of a found network, by name."""
+    """Operation of a found network, by name."""
     kind = KINDS[name]
     parts = [beginnings(C, stride, norm, False)[kind.begins], kind.goes_on(C, stride, norm, True)]
     real = [part for part in parts if not isinstance(part, nn.Identity)]

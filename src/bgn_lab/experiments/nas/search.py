@@ -1,4 +1,7 @@
-"""What searches for cells have in common, by gradients or by agents: two halves of the images, and a genotype in the end."""
+"""What searches for cells by gradients and by agents have in common.
+
+Both divide the images into two halves, and end with a genotype.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ Weights = list[list[list[float]]]  # (kinds of cells or cells, 14, 8) of operati
 
 
 class Search(CellsTask):
-    """Weights learn from one half of the training images, the architecture from the other, in turns."""
+    """Search for cells, in turns: weights learn from one half of the training images.
+
+    The architecture learns from the other half.
+    """
 
     recipe: SearchRecipe
     rows: Sequence[str]  # what the kinds of cells are called
@@ -41,8 +47,9 @@ class Search(CellsTask):
         data = padded(data_sets.load(recipe))
         if not isinstance(data.train, InMemory) or not isinstance(data.validation, InMemory):
             raise ValueError(
-                f"data={recipe.data!r} is read from files one by one, and searches take images from memory; expected "
-                "fashion-mnist, cifar10 or an .npz file (tools/arrays.py makes some)"
+                f"data={recipe.data!r} is read from files one by one, and searches take images "
+                "from memory; expected fashion-mnist, cifar10 or an .npz file "
+                "(tools/arrays.py makes some)"
             )
         return replace(
             data, validation=replace(data.validation, pad=data.train.pad, flip=data.train.flip)
@@ -58,7 +65,10 @@ class Search(CellsTask):
         )
 
     def other_half(self) -> Batch:
-        """A batch for the architecture, drawn from torch's generator, which every step seeds anew."""
+        """A batch for the architecture.
+
+        It is drawn from torch's generator, which every step seeds anew.
+        """
         source = self.data.validation
         assert isinstance(source, InMemory)
         draws = generator(int(torch.randint(2**31, ())))
@@ -96,7 +106,10 @@ class Search(CellsTask):
 
     def result_line(self, result: Result) -> str:
         """Where the genotype is."""
-        return f"validation accuracy in the search {result.validation_accuracy:.2%}; what was found is in {GENOTYPE}"
+        return (
+            f"validation accuracy in the search {result.validation_accuracy:.2%}; "
+            f"what was found is in {GENOTYPE}"
+        )
 
     def illustrate(self, model: nn.Module, folder: Path) -> None:  # noqa: ARG002
         """The genotype as a file, its cells, and how the search moved."""

@@ -32,7 +32,7 @@ class NasTrain(CellsTask):
         return padded(data_sets.load(recipe))
 
     def network(self) -> nn.Module:
-        """Of the genotype."""
+        """Network of the genotype."""
         r, data = self.recipe, self.data
         self.clip = r.clip
         assert r.width is not None
@@ -61,7 +61,7 @@ class NasTrain(CellsTask):
         return not self.recipe.drop_path and super().supports_one_pass(model)
 
     def loss(self, network: nn.Module, batch: Batch) -> Learned:
-        """Of both classifiers."""
+        """Loss of both classifiers."""
         x, y = batch
         logits, beside = network(x, both=True, drop=float(self.plan["drop"]))
         loss = F.cross_entropy(logits, y)
