@@ -34,7 +34,7 @@ $(CLIENTS): $(READY)
 	@$(PIP) install --quiet --constraint constraints.txt transformers huggingface_hub tensorboard foolbox scikit-learn
 	@touch $@
 
-compare: $(READY)  ## the main job: the seven normalisers on real images, some minutes (more options: make compare OPTIONS="--seeds 3")
+compare: $(READY)  ## the main job: the seven normalizers on real images, some minutes (more options: make compare OPTIONS="--seeds 3")
 	$(VENV)/bin/bgn compare $(OPTIONS)
 
 test: $(READY)  ## the test suite, some minutes

@@ -25,7 +25,7 @@ from bgn_lab.report.cells import count
 from bgn_lab.report.collect import Run, collect
 from bgn_lab.report.text import table, theirs
 from bgn_lab.system import files
-from bgn_lab.training.result import LAYERS, NOT_CONVERGED, Result
+from bgn_lab.training.result import NOT_CONVERGED, Result
 from studies.searched import FOLDER, LISTS, METHODS
 
 COMPARED = ("norm", "groups", "genotype", "seed")
@@ -88,7 +88,7 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     """Rows by normalizer: each search, what chance finds at its cost, and the mean of chance."""
     over = [run for run in runs if run.result is not None]
     made = []
-    for norm in sorted({run.recipe.norm for run in over}, key=list(paper.NORMALISERS).index):
+    for norm in sorted({run.recipe.norm for run in over}, key=list(paper.NORMALIZERS).index):
         own = [run for run in over if run.recipe.norm == norm]
         for search in own:
             if search.recipe.experiment in METHODS:
@@ -266,7 +266,7 @@ def write(folder: Path, out: Path) -> str:
 
 def _plain(run: Run) -> dict[str, Any]:
     """A run for results.json, without what is long and the same in all: its layers."""
-    result = {name: value for name, value in _result(run).to_json().items() if name != LAYERS}
+    result = {name: value for name, value in _result(run).to_json().items() if name != "layers"}
     return {**run.to_json(), "result": result}
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 
-def _normalise(values: Tensor, eps: float) -> Tensor:
-    centred = values - values.sum() / values.numel()
-    return centred / math.sqrt((centred * centred).sum().item() / values.numel() + eps)
+def _normalize(values: Tensor, eps: float) -> Tensor:
+    centered = values - values.sum() / values.numel()
+    return centered / math.sqrt((centered * centered).sum().item() / values.numel() + eps)
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -39,7 +39,7 @@ def slices_of_features(
     for b in range(blocks):
         for g in range(G):
             rows, columns = slice(b * n, (b + 1) * n), slice(g * D // G, (g + 1) * D // G)
-            out[rows, columns] = _normalise(flat[rows, columns], eps)
+            out[rows, columns] = _normalize(flat[rows, columns], eps)
     return _affine(out.reshape(x.shape), weight, bias)
 
 
@@ -58,7 +58,7 @@ def groups_of_channels(
     for b in range(blocks):
         for channels in groups:
             part = x[b * n : (b + 1) * n][:, channels]
-            out[b * n : (b + 1) * n, channels] = _normalise(part, eps)
+            out[b * n : (b + 1) * n, channels] = _normalize(part, eps)
     return _affine(out, weight, bias)
 
 
@@ -71,5 +71,5 @@ def positions(
     for n in range(x.shape[0]):
         for h in range(x.shape[2]):
             for w in range(x.shape[3]):
-                out[n, :, h, w] = _normalise(x[n, :, h, w], eps)
+                out[n, :, h, w] = _normalize(x[n, :, h, w], eps)
     return _affine(out, weight, bias)

@@ -163,7 +163,7 @@ def test_optimizers_need_not_wait() -> None:
     model(images()).square().mean().backward()
     optimizer.step()
     changed = [not torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True)]
-    assert sum(changed) >= len(changed) - 3, "all but biases before a normaliser"
+    assert sum(changed) >= len(changed) - 3, "all but biases before a normalizer"
 
 
 def test_without_running_statistics() -> None:
@@ -226,7 +226,7 @@ def test_convert_with_a_sample_keeps_the_output() -> None:
     bgn.convert(same, num_groups="auto", batch_size=2, sample=images(1))
     assert groups(same) == groups(model)
     bgn.convert(model, num_groups="auto", batch_size=64, sample=(3, 16, 16))
-    assert groups(model) == [16, 32, 64], "a larger batch: batch normalisation again"
+    assert groups(model) == [16, 32, 64], "a larger batch: batch normalization again"
     torch.testing.assert_close(model(images()), expected, rtol=1e-4, atol=1e-5)
 
 

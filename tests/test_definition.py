@@ -12,7 +12,7 @@ from torch import Tensor
 from bgn import functional as F
 from bgn import kernels
 from tests import oracle
-from tests.normalisers import NORMALISERS, C
+from tests.normalizers import NORMALIZERS, C
 from tests.tolerance import TOLERANCES, assert_close
 
 
@@ -136,23 +136,23 @@ def test_eval_uses_the_running_statistics_of_each_slice(x: Tensor, data: st.Data
 
 
 @pytest.mark.parametrize("affine", ["affine", "plain"])
-@pytest.mark.parametrize("name", NORMALISERS)
+@pytest.mark.parametrize("name", NORMALIZERS)
 def test_derivatives(name: str, affine: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(4, C, 2, 3, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(C, dtype=torch.float64, requires_grad=True) if affine == "affine" else None
     bias = torch.randn(C, dtype=torch.float64, requires_grad=True) if affine == "affine" else None
-    assert torch.autograd.gradcheck(NORMALISERS[name], (x, weight, bias), check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(NORMALISERS[name], (x, weight, bias))
+    assert torch.autograd.gradcheck(NORMALIZERS[name], (x, weight, bias), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(NORMALIZERS[name], (x, weight, bias))
 
 
-@pytest.mark.parametrize("name", NORMALISERS)
+@pytest.mark.parametrize("name", NORMALIZERS)
 @pytest.mark.parametrize("shape", [(0, C, 4, 4), (4, C, 0, 4)])
 def test_empty_passes_through_with_gradients(name: str, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(C, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(C, dtype=torch.float64, requires_grad=True)
-    y = NORMALISERS[name](x, weight, bias)
+    y = NORMALIZERS[name](x, weight, bias)
     assert y.shape == x.shape
     y.sum().backward()
     assert x.grad is not None

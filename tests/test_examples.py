@@ -40,8 +40,8 @@ def test_no_example_is_overlooked() -> None:
 
 
 @pytest.mark.parametrize("name", ["bn", "in", "ln", "gn", "pn", "gbgn", "bgn"])
-def test_every_normaliser_has_a_card_with_formula_picture_and_advice(name: str) -> None:
-    card = (ROOT / "docs/normalisers" / f"{name}.md").read_text()
+def test_every_normalizer_has_a_card_with_formula_picture_and_advice(name: str) -> None:
+    card = (ROOT / "docs/normalizers" / f"{name}.md").read_text()
     for heading in ("## Formula", "## When it helps", "## When not", "## Settings"):
         assert heading in card
     pictures = re.findall(r"!\[.*?\]\(\.\./(assets/.*?\.png)\)", card)

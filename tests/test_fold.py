@@ -183,7 +183,7 @@ class Optional(nn.Module):
         return y if skip is None else self.norm(y) + skip
 
 
-class Standardised(nn.Conv2d):
+class Standardized(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
 
@@ -203,7 +203,7 @@ class ByHand(nn.Sequential):
         (Optional(), (3, 9, 9), (torch.randn(2, 8, 7, 7, dtype=torch.float64),)),
         (
             nn.Sequential(
-                Standardised(3, 8, 3), nn.BatchNorm2d(8), ByHand(nn.Conv2d(8, 8, 1), nn.ReLU())
+                Standardized(3, 8, 3), nn.BatchNorm2d(8), ByHand(nn.Conv2d(8, 8, 1), nn.ReLU())
             ),
             (3, 9, 9),
             (),

@@ -238,7 +238,7 @@ def test_as_one_process_with_the_whole_batch(
 
 
 def _trained(rank: int) -> dict[str, Any]:
-    """A network with every batch-wide normaliser, converted, in DistributedDataParallel."""
+    """A network with every batch-wide normalizer, converted, in DistributedDataParallel."""
     model = bgn.convert_sync(_network())
     wrapped = nn.parallel.DistributedDataParallel(model, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -68,7 +68,7 @@ def faces(labels: Tensor) -> list[tuple[Tensor, Any]]:
 def draw(axes: Any, title: str, labels: Tensor) -> None:
     """One feature map as a box."""
     cells: list[list[Point]] = []
-    colours: list[str] = []
+    colors: list[str] = []
     borders: list[list[Point]] = []
     for face, corner in faces(labels):
         rows, columns = face.shape
@@ -77,7 +77,7 @@ def draw(axes: Any, title: str, labels: Tensor) -> None:
                 cells.append(
                     [corner(r, k), corner(r, k + 1), corner(r + 1, k + 1), corner(r + 1, k)]
                 )
-                colours.append(FIRST if face[r, k] == 0 else OTHER)
+                colors.append(FIRST if face[r, k] == 0 else OTHER)
                 if r == 0 or face[r, k] != face[r - 1, k]:
                     borders.append([corner(r, k), corner(r, k + 1)])
                 if k == 0 or face[r, k] != face[r, k - 1]:
@@ -86,7 +86,7 @@ def draw(axes: Any, title: str, labels: Tensor) -> None:
             [corner(rows, 0), corner(rows, columns)],
             [corner(0, columns), corner(rows, columns)],
         ]
-    axes.add_collection(PolyCollection(cells, facecolors=colours, edgecolors=GRID, linewidths=0.5))
+    axes.add_collection(PolyCollection(cells, facecolors=colors, edgecolors=GRID, linewidths=0.5))
     axes.add_collection(LineCollection(borders, colors=BORDER, linewidths=1.3, capstyle="round"))
     axes.set_title(title, fontsize=11, pad=2)
     axes.text(C / 2, -P - 0.25, "C", ha="center", va="top", fontsize=9)

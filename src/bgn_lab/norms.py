@@ -16,7 +16,7 @@ from bgn.layers import CHANNEL
 from bgn.surgery.job import is_trained
 from bgn.surgery.sample import visit
 from bgn_lab import imports, partners
-from bgn_lab.paper import NORMALISERS
+from bgn_lab.paper import NORMALIZERS
 from bgn_lab.recipe import Recipe
 
 Norm = Callable[[int], nn.Module]
@@ -145,7 +145,7 @@ def label(recipe: Recipe) -> str:
     >>> label(ClassificationRecipe(norm="bgn+ws", groups=1))
     'BGN, G = 1, WS'
     """
-    name, which = NORMALISERS.get(recipe.norm, recipe.norm), ""
+    name, which = NORMALIZERS.get(recipe.norm, recipe.norm), ""
     if recipe.groups is not None:
         which = f"G = {recipe.groups}"
     elif recipe.instances is not None:

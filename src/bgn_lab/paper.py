@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 # short names as in bgn.norm_layer, in the order of the paper, with the names that it prints
-NORMALISERS: Mapping[str, str] = {
+NORMALIZERS: Mapping[str, str] = {
     "bn": "BN",
     "in": "IN",
     "ln": "LN",

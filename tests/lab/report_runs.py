@@ -99,7 +99,7 @@ def result(recipe: Recipe, accuracy: float | str, images: int, epochs: int) -> d
         "epochs": epochs,
         "seconds": 6.0,
         "parameters": 78_000,
-        "normalisers": rows,
+        "layers": rows,
     }
 
 

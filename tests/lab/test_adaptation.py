@@ -53,7 +53,7 @@ def test_it_beats_the_source_alone(norm: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("norm", ["bn", "in", "ln", "gn", "pn", "gbgn", "bgn"])
-def test_every_normaliser(norm: str, tmp_path: Path) -> None:
+def test_every_normalizer(norm: str, tmp_path: Path) -> None:
     result = run(task(replace(TINY, norm=norm, epochs=2)), tmp_path)
     assert result.epochs == 2
     assert (result.source, result.target) == ("plain", "textured")
@@ -87,7 +87,7 @@ class TestPlan:
         own.begin(recipe.warm, model)
         return own, model
 
-    def test_batches_have_labelled_images_and_pairs_of_classes(self) -> None:
+    def test_batches_have_labeled_images_and_pairs_of_classes(self) -> None:
         own, _ = self.begun()
         batches = list(own.batches(1, [0, 1, 2]))
         again = list(own.batches(1, [2]))
@@ -98,7 +98,7 @@ class TestPlan:
             assert torch.equal(y[30 : 30 + n], y[30 + n :])
         assert own.images() == 3 * 30
 
-    def test_it_begins_with_the_sources_normalisers(self) -> None:
+    def test_it_begins_with_the_sources_normalizers(self) -> None:
         own = task()
         model = own.build()
         with bgn.domain(model, "source"):
@@ -316,7 +316,7 @@ def test_tables_have_a_column_for_each_task_and_their_mean() -> None:
             "status": FINISHED, "reason": "", "test_accuracy": accuracy, "source": source,
             "target": target, "chance": 0.03,
             "images": {"train": ours, "validation": 0, "test": theirs}, "floor": 0.05,
-            "normalisers": [], "seconds": 1.0, "epochs": 1, "parameters": 1, "classes": 31,
+            "layers": [], "seconds": 1.0, "epochs": 1, "parameters": 1, "classes": 31,
             "image": [3, 224, 224],
         }  # fmt: skip
         found = Result.from_json(result)

@@ -140,7 +140,7 @@ def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None
         replace(SMALL, **changes)
 
 
-def test_layers_that_the_paper_has_as_batch_normalisation() -> None:
+def test_layers_that_the_paper_has_as_batch_normalization() -> None:
     """With G = 128 the last two layers have as many groups as channels."""
     model = experiments.task(AdversarialRecipe(norm="bgn")).build()
     same = [

@@ -198,7 +198,7 @@ def test_paths_are_dropped_on_all_edges_but_identities() -> None:
 
 
 @pytest.mark.parametrize("norm", NAMES)
-def test_every_normaliser_trains_a_step(norm: str) -> None:
+def test_every_normalizer_trains_a_step(norm: str) -> None:
     groups = {"gn": 2, "gbgn": 2, "bgn": 16}.get(norm)
 
     def make(C: int, *, affine: bool = True) -> nn.Module:

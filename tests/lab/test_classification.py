@@ -27,7 +27,7 @@ SMALL = Recipe(onednn=True, width=8, limit=1500, batch_size=8, epochs=2, lr=0.2)
 
 
 @pytest.mark.parametrize("norm", NAMES)
-def test_every_normaliser_learns(tmp_path: Path, norm: str) -> None:
+def test_every_normalizer_learns(tmp_path: Path, norm: str) -> None:
     # at twice this rate PN learns with some seeds only, and rounding decides as seeds do
     recipe = replace(SMALL, norm=norm, stride=2, lr=0.1)
     result = experiments.run(recipe, tmp_path / "run")
@@ -212,7 +212,7 @@ def test_as_many_groups_as_leave_enough_values(least: int) -> None:
     assert len({row.G for row in rows}) > 1 or least == 10_000
 
 
-def test_images_reach_the_network_normalised() -> None:
+def test_images_reach_the_network_normalized() -> None:
     images = data.load(Recipe())
     prepare = loop.Prepare(images, Recipe(channels_last=True))
     x, _ = prepare((images.train.x, images.train.y))  # type: ignore[attr-defined]

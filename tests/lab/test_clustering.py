@@ -14,7 +14,7 @@ from bgn_lab.experiments.adaptation.clustering import (
     MOST,
     TOLERANCE,
     Clusters,
-    centres,
+    centers,
     cluster,
     distance,
     match,
@@ -77,9 +77,9 @@ def test_as_defined(K: int, each: int, D: int, seed: int, spread: float) -> None
     found = cluster(features, start)
     own = match(torch.tensor(now, dtype=torch.float64), start)
     assert torch.equal(found.labels, own[labels])
-    torch.testing.assert_close(found.centres[own], torch.tensor(now, dtype=torch.float64))
+    torch.testing.assert_close(found.centers[own], torch.tensor(now, dtype=torch.float64))
     torch.testing.assert_close(
-        found.distances, distance(features, found.centres)[range(len(features)), found.labels]
+        found.distances, distance(features, found.centers)[range(len(features)), found.labels]
     )
 
 
@@ -99,7 +99,7 @@ def test_clear_clouds_are_found_from_far_away() -> None:
     moved = ways + 0.8 * F.normalize(torch.ones(16, dtype=torch.float64), dim=0)
     found = cluster(features, moved)
     assert torch.equal(found.labels, y)
-    assert shift(found.centres, ways) < 0.01
+    assert shift(found.centers, ways) < 0.01
 
 
 def test_matching_minimises_the_sum() -> None:
@@ -118,20 +118,20 @@ def test_an_empty_cluster_goes_back_to_where_it_began() -> None:
     )
     found = cluster(features, start)
     assert found.labels.tolist() == [0, 0]
-    assert torch.equal(found.centres[1], start[1])
+    assert torch.equal(found.centers[1], start[1])
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
 def test_identical_features(value: float) -> None:
     found = cluster(torch.full((6, 3), value), torch.eye(3))
-    assert bool(found.centres.isfinite().all())
+    assert bool(found.centers.isfinite().all())
     assert bool(found.distances.isfinite().all())
     assert len(found.labels.unique()) == 1
 
 
 def test_centres_are_sums() -> None:
     features = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    assert centres(features, torch.tensor([2, 0, 2]), 3).tolist() == [[3, 4], [0, 0], [6, 8]]
+    assert centers(features, torch.tensor([2, 0, 2]), 3).tolist() == [[3, 4], [0, 0], [6, 8]]
 
 
 def test_trust_needs_nearness_and_company() -> None:

@@ -138,7 +138,7 @@ def test_the_mixture_learns(norm: str, tmp_path: Path) -> None:
     assert result.validation_accuracy > 0.5
 
 
-def test_normalisers_that_leave_nothing_to_learn_are_named() -> None:
+def test_normalizers_that_leave_nothing_to_learn_are_named() -> None:
     """With a statistic for each image and map of the last cell, there is nothing to classify.
 
     The mean of every map is zero then.

@@ -33,7 +33,7 @@ def write(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def test_colour(tmp_path: Path) -> None:
+def test_color(tmp_path: Path) -> None:
     parts, classes = load(write(tmp_path))
     assert classes == ("0", "1", "2")
     for (x, y), mine, labels in zip(

@@ -73,7 +73,7 @@ def test_classes_look_like_what_they_are_called() -> None:
     )  # a shaft above the shoe
 
 
-def test_the_licence_ships_beside_it() -> None:
+def test_the_license_ships_beside_it() -> None:
     text = (SHIPPED / "LICENSE").read_text()
     assert "The MIT License" in text
     assert "Copyright (c) 2017 Zalando SE" in text

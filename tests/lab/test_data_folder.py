@@ -94,11 +94,11 @@ def test_evaluation_has_every_image_in_order(files: Files) -> None:
     assert x.dtype == torch.uint8
     assert torch.equal(y, files.y)
     for i in (0, 1, 2, 3, 4, 31, 32, 74):  # all modes and formats
-        assert torch.equal(x[i], centre(Path(files.paths[i]), 8)), files.paths[i]
+        assert torch.equal(x[i], center(Path(files.paths[i]), 8)), files.paths[i]
     assert same((x, y), joined(files.evaluation(7)))
 
 
-def centre(path: Path, size: int) -> Tensor:
+def center(path: Path, size: int) -> Tensor:
     """The middle 7/8 of the shorter side, resized."""
     with Image.open(path) as image:
         pixels = image.convert("RGB")
@@ -111,7 +111,7 @@ def centre(path: Path, size: int) -> Tensor:
     )
 
 
-def test_a_channel_is_a_colour(tmp_path: Path) -> None:
+def test_a_channel_is_a_color(tmp_path: Path) -> None:
     for name, color in (("green", (0, 255, 0)), ("red", (255, 0, 0))):
         (tmp_path / name).mkdir()
         Image.new("RGB", (1, 1), color).save(tmp_path / name / "dot.png")  # one pixel is enough
@@ -128,7 +128,7 @@ def test_sixteen_bits_a_pixel(tmp_path: Path, ending: str) -> None:
     assert np.array_equal(found, np.repeat(values[..., None] >> 8, 3, 2))
 
 
-def test_transparent_colours_of_a_palette(tmp_path: Path) -> None:
+def test_transparent_colors_of_a_palette(tmp_path: Path) -> None:
     image = noise(0, (8, 8), "P")
     image.save(tmp_path / "seen.png", transparency=bytes(range(256)))
     with Image.open(tmp_path / "seen.png") as seen:
@@ -213,7 +213,7 @@ def test_random_parts_vary_in_size_place_and_aspect() -> None:
 @pytest.mark.parametrize(
     ("W", "H", "side"), [(256, 256, 224), (512, 256, 224), (100, 400, 87.5), (1, 1, 0.875)]
 )
-def test_the_centre_is_centred(W: int, H: int, side: float) -> None:
+def test_the_center_is_centered(W: int, H: int, side: float) -> None:
     left, top, right, bottom = _center(W, H)
     assert (left, top) == (W - right, H - bottom)
     assert (right - left, bottom - top) == (side, side)

@@ -111,7 +111,7 @@ def test_arrays_bring_their_own_mean(tmp_path: Path) -> None:
     assert prepared.std((0, 2, 3)).tolist() == pytest.approx([1, 1, 1], abs=0.05)
 
 
-def test_arrays_of_one_colour_do_not_divide_by_zero(tmp_path: Path) -> None:
+def test_arrays_of_one_color_do_not_divide_by_zero(tmp_path: Path) -> None:
     x, y = np.full((4, 8, 8), 7, np.uint8), np.arange(4)
     np.savez(tmp_path / "flat.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     assert load(Recipe(data=str(tmp_path / "flat.npz"))).std[0] > 0

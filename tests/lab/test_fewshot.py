@@ -38,7 +38,7 @@ SMALL = FewShotRecipe(
 
 
 @pytest.mark.slow
-def test_new_classes_are_recognised_and_imprinting_matches_training(tmp_path: Path) -> None:
+def test_new_classes_are_recognized_and_imprinting_matches_training(tmp_path: Path) -> None:
     result = experiments.run(SMALL, tmp_path)
     assert result.chance == 0.25
     assert result.measures["test_1"] > 0.35, "at least ten points above guessing"
@@ -227,7 +227,7 @@ def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None
         replace(SMALL, **changes)
 
 
-def test_a_report_pairs_normalisers_episode_by_episode(tmp_path: Path) -> None:
+def test_a_report_pairs_normalizers_episode_by_episode(tmp_path: Path) -> None:
     recipe = replace(
         SMALL, limit=400, epochs=2, batch_size=32, lr=0.02, schedule="constant", episodes=6
     )

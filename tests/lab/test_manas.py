@@ -116,7 +116,7 @@ def test_a_loss_that_is_not_finite_teaches_nothing() -> None:
     assert bool((task.plan["policy"] == 1 / 8).all())
 
 
-def test_every_normaliser_is_described() -> None:
+def test_every_normalizer_is_described() -> None:
     """Also those that the first path would not reach."""
     task = small(replace(TINY, groups=None, instances=64))
     layers = {row.layer: row.G for row in task.description()}

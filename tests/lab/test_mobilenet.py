@@ -147,7 +147,7 @@ def test_first_weights() -> None:
 
 
 @pytest.mark.parametrize("norm", NAMES)
-def test_any_normaliser_trains(norm: str) -> None:
+def test_any_normalizer_trains(norm: str) -> None:
     torch.manual_seed(0)
     model = mobilenet_v2(norms.constructor(Recipe(norm=norm, batch_size=4)), 10)
     model.classifier[0].p = 0.0  # the two losses shall differ by the step alone

@@ -150,7 +150,7 @@ def test_parts_of_training_images_are_hidden() -> None:
     assert bool((whole == 1).all())
 
 
-def test_every_normaliser_is_described() -> None:
+def test_every_normalizer_is_described() -> None:
     """The auxiliary classifier's too."""
     task = experiments.task(replace(TINY, groups=None, instances=64))
     assert len(task.description()) == len(normalizers(task.initial_network()))

@@ -14,7 +14,7 @@ from bgn_lab import experiments
 from bgn_lab.experiments.adversarial.task import AdversarialRecipe
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.experiments.nas.train import NasTrainRecipe
-from bgn_lab.paper import NORMALISERS
+from bgn_lab.paper import NORMALIZERS
 from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import run as running
 from bgn_lab.training.run import WEIGHTS, Watcher
@@ -63,7 +63,7 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("norm", "changes"),
     [
-        *((norm, {}) for norm in NORMALISERS),
+        *((norm, {}) for norm in NORMALIZERS),
         ("bn", {"accumulate": 2}),
         ("bgn", {"accumulate": 2, "channels_last": True, "width": 8}),
         ("gbgn", {"accumulate": 2}),

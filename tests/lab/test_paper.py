@@ -39,10 +39,10 @@ def test_the_tables_have_the_numbers_of_the_paper() -> None:
 @pytest.mark.parametrize(
     "table", [t for t in TABLES.values() if t is not paper.GROUP_SWEEP], ids=lambda t: t.slug
 )
-def test_rows_are_normalisers_in_order(table: Table) -> None:
+def test_rows_are_normalizers_in_order(table: Table) -> None:
     # the paper tries GBGN on ImageNet alone
     assert list(table.rows) == [
-        n for n in paper.NORMALISERS if n != "gbgn" or table is paper.IMAGENET
+        n for n in paper.NORMALIZERS if n != "gbgn" or table is paper.IMAGENET
     ]
 
 
@@ -86,7 +86,7 @@ def test_means_of_adaptation(name: str) -> None:
 
 
 def test_settings_are_those_of_the_library() -> None:
-    assert tuple(paper.NORMALISERS) == NAMES
+    assert tuple(paper.NORMALIZERS) == NAMES
     assert {size: paper_groups(size) for size in paper.BATCH_SIZES} == paper.GROUPS
     assert paper.EXPERIMENT_GROUPS["imagenet"] == {
         "gn": PAPER_CHANNEL_GROUPS,
@@ -146,8 +146,8 @@ def printed_cells(tabular: str) -> Cells:
 
 
 def named_as_here(cells: Cells) -> Cells:
-    """Normalisers by short name and as rows, which in half of the tables are columns."""
-    short = {printed: name for name, printed in paper.NORMALISERS.items()}
+    """Normalizers by short name and as rows, which in half of the tables are columns."""
+    short = {printed: name for name, printed in paper.NORMALIZERS.items()}
     if any(column in short for _, column in cells):
         cells = {(column, row): value for (row, column), value in cells.items()}
     return {

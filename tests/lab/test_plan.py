@@ -41,7 +41,7 @@ def test_the_papers_grid() -> None:
     runs = distinct(grid)
     assert [len(part) for part in grid.values()] == [49, 20]
     assert len(runs) == len(set(runs)) == 67
-    assert {run.norm for run in runs} == set(paper.NORMALISERS)
+    assert {run.norm for run in runs} == set(paper.NORMALIZERS)
     assert {
         run.batch_size: run.G for run in grid["table 2, batch sizes"] if run.norm == "bgn"
     } == paper.GROUPS
@@ -84,7 +84,7 @@ def test_a_run_by_hand() -> None:
     synced = cost(Run("bn", None, 4), device, replace(setting, link=link, sync=True))
     assert sent.step == pytest.approx(0.060 + 1e-3 * setting.gradients().collectives)
     assert synced.step == pytest.approx(
-        sent.step + 1e-3 * 2 * 2 * len(setting.network.synchronised(Run("bn", None, 4)))
+        sent.step + 1e-3 * 2 * 2 * len(setting.network.synchronized(Run("bn", None, 4)))
     )
 
 

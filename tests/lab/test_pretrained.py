@@ -118,7 +118,7 @@ def test_kinds_of_files(tmp_path: Path, name: str) -> None:
     assert found["fc.weight"].shape == (7, 48), "the network's own head"
 
 
-def test_the_head_is_the_seeds_whatever_the_normaliser(batch_norm: Path) -> None:
+def test_the_head_is_the_seeds_whatever_the_normalizer(batch_norm: Path) -> None:
     heads = []
     for norm in ("bn", "bgn", "gbgn"):
         torch.manual_seed(5)
@@ -228,7 +228,7 @@ def test_groups_by_feature_maps_are_settled_later(batch_norm: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("with_recipe", [True, False])
 @pytest.mark.parametrize("norm", NAMES)
-def test_weights_of_the_same_normaliser(tmp_path: Path, norm: str, with_recipe: bool) -> None:
+def test_weights_of_the_same_normalizer(tmp_path: Path, norm: str, with_recipe: bool) -> None:
     recipe = Recipe(norm=norm, batch_size=8)
     weights = trained(norms.constructor(recipe)).state_dict()
     folder = keep(weights, replace(recipe, seed=9), tmp_path)
@@ -287,7 +287,7 @@ def test_batch_norm_does_not_become_what_it_cannot(
         ("gn", "bgn"),
     ],
 )
-def test_another_normaliser_is_refused(tmp_path: Path, theirs: str, ours: str) -> None:
+def test_another_normalizer_is_refused(tmp_path: Path, theirs: str, ours: str) -> None:
     """Shapes may agree all the same: weights of GN fit LN."""
     recipe = Recipe(norm=theirs, batch_size=8)
     keep(trained(norms.constructor(recipe)).state_dict(), recipe, tmp_path)

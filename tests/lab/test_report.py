@@ -156,7 +156,7 @@ def test_caption(found: Comparison, tmp_path: Path) -> None:
     )
 
 
-def test_what_a_normaliser_became(found: Comparison) -> None:
+def test_what_a_normalizer_became(found: Comparison) -> None:
     assert became(found.at("GBGN", 8)) == "BGN; G 16 to 64; 392 to 6,272 values"
     assert became(found.at("BGN, G = 8", 2)) == "BGN; G 8; 98 to 1,568 values"
     assert became(Cell((), None, None)) == ""
@@ -262,7 +262,7 @@ def test_a_loss_that_explodes_is_read(tmp_path: Path) -> None:
         ("recipe.json", "{"),
         ("recipe.json", "[]"),
         ("recipe.json", '{"norm": "xn"}'),
-        ("recipe.json", '{"flavour": 1}'),
+        ("recipe.json", '{"flavor": 1}'),
         ("recipe.json", '{"lr": "fast"}'),
         ("about.json", ""),
         ("metrics.jsonl", "{\n"),

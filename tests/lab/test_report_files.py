@@ -260,7 +260,7 @@ def drawn(axes: object) -> list[str]:
 
 
 @pytest.mark.parametrize("columns", [1, 2])
-def test_accuracy_has_a_line_for_each_normaliser(columns: int, found: Comparison) -> None:
+def test_accuracy_has_a_line_for_each_normalizer(columns: int, found: Comparison) -> None:
     ours, theirs = figures.by_batch_size(found, columns).axes
     assert len(ours.containers) == len(found.labels)  # with error bars
     points = {bars.get_label(): len(bars.lines[0].get_xdata()) for bars in ours.containers}
@@ -269,12 +269,12 @@ def test_accuracy_has_a_line_for_each_normaliser(columns: int, found: Comparison
     crosses = [line for line in ours.lines if line.get_marker() == "x" and len(line.get_xdata())]
     assert len(crosses) == 2
     assert [note.get_text() for note in ours.texts] == ["10.2", "11.0"]
-    assert drawn(theirs) == list(paper.NORMALISERS.values())
+    assert drawn(theirs) == list(paper.NORMALIZERS.values())
     assert all(len(line.get_xdata()) == 7 for line in theirs.lines)
     keys = [
         [label.get_text() for label in axes.get_legend().get_texts()] for axes in (ours, theirs)
     ]
-    assert keys == [[*found.labels, "did not converge"], list(paper.NORMALISERS.values())]
+    assert keys == [[*found.labels, "did not converge"], list(paper.NORMALIZERS.values())]
     assert "The paper's own figures" in theirs.get_title()
     assert "Measured" in ours.get_title()
 
@@ -417,6 +417,6 @@ def test_command_refuses_what_it_cannot_read(
     assert not out.exists()
 
 
-def test_all_normalisers_have_a_style() -> None:
-    assert set(figures.STYLES) == set(paper.NORMALISERS.values())
-    assert {norm for norm, _ in GRID} == set(paper.NORMALISERS)
+def test_all_normalizers_have_a_style() -> None:
+    assert set(figures.STYLES) == set(paper.NORMALIZERS.values())
+    assert {norm for norm, _ in GRID} == set(paper.NORMALIZERS)

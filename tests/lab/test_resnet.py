@@ -55,7 +55,7 @@ def test_small_networks_have_so_many_layers(depth: int) -> None:
 
 
 @pytest.mark.parametrize("norm", NAMES)
-def test_any_normaliser(norm: str) -> None:
+def test_any_normalizer(norm: str) -> None:
     model = resnet("resnet8", norms.constructor(Recipe(norm=norm, batch_size=8)), 10)
     model(torch.randn(8, 3, 16, 16)).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())

@@ -37,7 +37,7 @@ def test_numbers_and_other_values_of_an_experiment() -> None:
     assert found.layers[0] == Layer("bn1", (16, 28, 28), 16, 32 * 28 * 28, "BN")
 
 
-@pytest.mark.parametrize("name", ["status", "seconds", "images", "image", "normalisers", "epochs"])
+@pytest.mark.parametrize("name", ["status", "seconds", "images", "image", "layers", "epochs"])
 def test_what_is_missing_is_named(name: str) -> None:
     with pytest.raises(ValueError, match=f"it has no {name}"):
         Result.from_json({key: value for key, value in FILE.items() if key != name})

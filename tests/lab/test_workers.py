@@ -178,7 +178,7 @@ def test_processes_and_their_simulation_give_the_same_weights(
 
 
 @pytest.mark.usefixtures("double")
-def test_workers_of_a_normaliser_without_batch_statistics_are_one_large_batch(
+def test_workers_of_a_normalizer_without_batch_statistics_are_one_large_batch(
     tmp_path: Path,
 ) -> None:
     """LN sees each image alone, so how 16 images are divided does not matter.

@@ -103,7 +103,7 @@ class Setting:
 
     def statistics(self, run: Run) -> Traffic:
         """Traffic of the statistics in a step, if they were synchronized."""
-        return traffic.statistics(self.network.synchronised(run), self.devices, self.turns)
+        return traffic.statistics(self.network.synchronized(run), self.devices, self.turns)
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ def measure(
                 1 - LINE
             ) * seconds - time.perf_counter():
                 break
-        hear(f"{paper.NORMALISERS[BASELINE]} at {b} images")
+        hear(f"{paper.NORMALIZERS[BASELINE]} at {b} images")
         try:
             with attention:
                 times[b] = _steady(base, b)
@@ -186,10 +186,10 @@ def measure(
     base.test(x)
     test_rate = b / min(base.test(x) for _ in range(LEAST))
     ratios: dict[str, float] = {}
-    for i, norm in enumerate(sorted(others, key=list(paper.NORMALISERS).index)):
+    for i, norm in enumerate(sorted(others, key=list(paper.NORMALIZERS).index)):
         if time.perf_counter() > end:  # the machine is slower than it seemed
             break
-        hear(f"{paper.NORMALISERS[norm]} at {b} images")
+        hear(f"{paper.NORMALIZERS[norm]} at {b} images")
         nearest = min(
             (run for run in runs if run.norm == norm),
             key=lambda run: abs(math.log(run.batch_size / b)),

@@ -65,17 +65,17 @@ class Network:
         """
         return _parameters(self)
 
-    def synchronised(self, run: Run) -> tuple[int, ...]:
+    def synchronized(self, run: Run) -> tuple[int, ...]:
         """G of every layer that would have statistics across processes.
 
         Normalizers of single images have none.
 
         >>> runs = Run("bn", None, 2), Run("bgn", 512, 128), Run("gn", None, 2)
-        >>> found = [Network().synchronised(run) for run in runs]
+        >>> found = [Network().synchronized(run) for run in runs]
         >>> [(len(groups), sum(groups)) for groups in found]
         [(53, 26560), (53, 27136), (0, 0)]
         """
-        return _synchronised(self, run.norm, run.G)
+        return _synchronized(self, run.norm, run.G)
 
 
 @lru_cache
@@ -96,7 +96,7 @@ def _bare(network: Network) -> nn.Module:
 
 
 @lru_cache(maxsize=256)
-def _synchronised(network: Network, norm: str, G: int | None) -> tuple[int, ...]:
+def _synchronized(network: Network, norm: str, G: int | None) -> tuple[int, ...]:
     make = norms.constructor(network.recipe(Run(norm, G, 2)))
     groups: dict[tuple[int, ...], int | None] = {}
     least = min(_shapes(network), key=math.prod)

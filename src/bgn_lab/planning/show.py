@@ -80,7 +80,7 @@ def shown_norm(runs: Iterable[Run]) -> str:
     """Whose times stand in the tables by batch size: BN's where it is in the grid."""
     found = {run.norm for run in runs}
     return (
-        BASELINE if BASELINE in found else next(norm for norm in paper.NORMALISERS if norm in found)
+        BASELINE if BASELINE in found else next(norm for norm in paper.NORMALIZERS if norm in found)
     )
 
 
@@ -99,7 +99,7 @@ def times(device: Device, setting: Setting, costs: Sequence[Cost]) -> Table:
     ]
     header += ["device-hours\na run", *(["cost\na run"] if priced else [])]
     made = _table(
-        f"Time on {device.name}, a step and a run with {paper.NORMALISERS[norm]}", "batch", header
+        f"Time on {device.name}, a step and a run with {paper.NORMALIZERS[norm]}", "batch", header
     )
     for size, own in _by_size(costs).items():
         G = sorted({one.run.G for one in own if one.run.G is not None})
@@ -144,12 +144,12 @@ def traffic(setting: Setting, costs: Sequence[Cost], device: Device | None = Non
 
     With a class of devices it also has the share of the step.
     """
-    kinds = {one.run.norm for one in costs if setting.network.synchronised(one.run)}
-    synced = [kind for kind in paper.NORMALISERS if kind in kinds]
+    kinds = {one.run.norm for one in costs if setting.network.synchronized(one.run)}
+    synced = [kind for kind in paper.NORMALIZERS if kind in kinds]
     share = ["% of\nstep"] if device else []
     header = ["gradients,\nMB", *share]
     for kind in synced:
-        header += [f"{'' if setting.sync else '+ '}sync\n{paper.NORMALISERS[kind]}, MB", *share]
+        header += [f"{'' if setting.sync else '+ '}sync\n{paper.NORMALIZERS[kind]}, MB", *share]
     made = _table("Traffic of a step" + (f" on {device.name}" if device else ""), "batch", header)
     for size, own in _by_size(costs).items():
         some = own[0]
@@ -199,7 +199,7 @@ def sums(device: Device, setting: Setting, grid: Grid, costs: Sequence[Cost]) ->
         ]
         made.add_row(*row, *([_guess(found.price, found.exact)] if found.price is not None else []))
 
-    for norm, name in paper.NORMALISERS.items():
+    for norm, name in paper.NORMALIZERS.items():
         own = [one for one in costs if one.run.norm == norm]
         if own:
             known = norm == BASELINE or norm in device.ratios
@@ -252,8 +252,8 @@ def origin(device: Device, costs: Sequence[Cost]) -> str:
         said.append(f"A worker's step: {line}.")
     norms = {one.run.norm for one in costs} - {BASELINE}
     unknown = [
-        paper.NORMALISERS[norm]
-        for norm in paper.NORMALISERS
+        paper.NORMALIZERS[norm]
+        for norm in paper.NORMALIZERS
         if norm in norms and norm not in device.ratios
     ]
     if device.ratios and device.ratios_at:
@@ -287,7 +287,7 @@ def notes(setting: Setting, decode_rate: float, measured: bool) -> list[str]:
     if P == 1:
         said.append("Traffic: none on one device.")
     else:
-        layers = len(net.synchronised(Run(BASELINE, None, 2)))
+        layers = len(net.synchronized(Run(BASELINE, None, 2)))
         how = "counted in the step" if setting.sync else "what --sync would add"
         times = (
             "Gradients are counted in full, though most of their way is hidden behind the backward "

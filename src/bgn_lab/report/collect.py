@@ -16,7 +16,7 @@ from bgn_lab.report.schema import Positive, Share, Unbounded
 from bgn_lab.system.printable import printable, printable_values, shorten
 from bgn_lab.training.metrics import NUMBERS, Metrics
 from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
-from bgn_lab.training.result import FINISHED, LAYERS, NOT_CONVERGED, Result
+from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Result
 
 LAYER = {
     "layer": str,
@@ -218,7 +218,7 @@ def _result(text: str, recipe: Recipe) -> Result:
         needed = i == 0 and status == FINISHED
         schema.check(measure.key, found.get(measure.key), Share if needed else Share | None)
     _check_episodes(found, recipe)
-    _check_layers(found.get(LAYERS))
+    _check_layers(found.get("layers"))
     found["reason"] = shorten(found["reason"], LONGEST)
     return Result.from_json(found)
 
@@ -245,10 +245,10 @@ def _check_absent(name: str, result: dict[str, Any], recipe: Recipe) -> None:
 
 
 def _check_layers(rows: Any) -> None:
-    schema.check(LAYERS, rows, list[dict[str, Any]])
+    schema.check("layers", rows, list[dict[str, Any]])
     for number, row in enumerate(rows):
         for name, kind in LAYER.items():
-            schema.check(f"{LAYERS}[{number}]: {name}", row.get(name), kind)
+            schema.check(f"layers[{number}]: {name}", row.get(name), kind)
 
 
 def scan(folders: Sequence[Path]) -> tuple[list[Run], list[Damaged]]:

@@ -140,7 +140,7 @@ def _order(run: Run) -> tuple[int, bool, int, int, tuple[str, ...], str]:
     """
     r = run.recipe
     return (
-        [*paper.NORMALISERS, r.norm].index(r.norm),
+        [*paper.NORMALIZERS, r.norm].index(r.norm),
         r.groups is not None,
         r.instances or 0,
         -(r.groups or 0),
@@ -218,7 +218,7 @@ def _about_weights(runs: Sequence[Run], shown: Sequence[str]) -> str:
         return ""
     names = {
         ", ".join(
-            (paper.NORMALISERS.get(run.recipe.norm, run.recipe.norm), *partners.labels(run.recipe))
+            (paper.NORMALIZERS.get(run.recipe.norm, run.recipe.norm), *partners.labels(run.recipe))
         ): _file_name(run)
         for run in runs
     }

@@ -151,7 +151,7 @@ def _measured(axes: Any, found: Comparison) -> list[Any]:
 def _printed(axes: Any, _: Comparison) -> list[Any]:
     title = "The paper's own figures: ResNet-50 on ImageNet, 120 epochs"
     _batch_panel(axes, title, sorted(paper.BATCH_SIZES))
-    names = [paper.NORMALISERS[name] for name in paper.IMAGENET.rows]
+    names = [paper.NORMALIZERS[name] for name in paper.IMAGENET.rows]
     for name, values in zip(names, paper.IMAGENET.rows.values(), strict=True):
         shown = [math.nan if value is None else value for value in values]
         axes.plot(paper.BATCH_SIZES, shown, **_style(name, names))
@@ -161,7 +161,7 @@ def _printed(axes: Any, _: Comparison) -> list[Any]:
 def by_normalizer(found: Comparison, columns: int = 2) -> Figure:
     """A row for each normalizer, a mark for each measure; beside it the paper's own figures."""
     source = found.experiment.paper_tables[0]
-    names = [paper.NORMALISERS[name] for name in source.rows]
+    names = [paper.NORMALIZERS[name] for name in source.rows]
     high = 0.36 * max(len(found.labels), len(names)) + 2
     figure = _figure((5.4 if columns > 1 else NARROW) * columns, high * (2 // columns))
     panels = figure.subplots(2 // columns, columns, squeeze=False).flat

@@ -146,7 +146,7 @@ def printed(source: paper.Table) -> tuple[list[str], list[list[str]]]:
     decimals = max(len(str(value).partition(".")[2]) for value in values)
     rows = [
         [
-            paper.NORMALISERS.get(name, name),
+            paper.NORMALIZERS.get(name, name),
             *(NOT_CONVERGED if value is None else f"{value:.{decimals}f}" for value in row),
         ]
         for name, row in source.rows.items()

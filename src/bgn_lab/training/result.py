@@ -1,6 +1,6 @@
 """Result of a run, and its form in ``result.json``.
 
-Names of fields are the keys in the file, but for ``layers``, which is ``normalisers`` there.
+Names of fields are the keys in the file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 FINISHED, NOT_CONVERGED = "finished", "did not converge"
-LAYERS = "normalisers"
 _ACCURACIES = ("test_accuracy", "train_accuracy", "validation_accuracy")
 _ABSENT_IF_NONE = ("shard_accuracy", "shard_images", "source", "target", "weights_sha256")
 
@@ -113,7 +112,7 @@ class Result(Summary):
             **({"episodes": dict(self.episodes)} if self.episodes else {}),
             **self.measures,
             **self.details,
-            LAYERS: [layer.to_json() for layer in self.layers],
+            "layers": [layer.to_json() for layer in self.layers],
         }
 
     @classmethod
@@ -127,7 +126,7 @@ class Result(Summary):
             converted = {
                 "images": Images(**{part: rest["images"][part] for part in _PARTS}),
                 "image": tuple(rest["image"]),
-                "layers": tuple(map(Layer.from_json, rest.pop(LAYERS))),
+                "layers": tuple(map(Layer.from_json, rest.pop("layers"))),
             }
             own = {name: rest.pop(name) for name in _FIELDS if name in rest or name in _REQUIRED}
             measures, details = divided(rest)

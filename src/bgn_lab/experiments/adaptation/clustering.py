@@ -23,7 +23,7 @@ class Clusters(NamedTuple):
 
     labels: Tensor  # (M,)
     distances: Tensor  # (M,), to the center of the label
-    centres: Tensor  # (K, D)
+    centers: Tensor  # (K, D)
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def shift(a: Tensor, b: Tensor) -> float:
     return float((0.5 * (1 - F.cosine_similarity(a, b, dim=1))).mean())
 
 
-def centres(features: Tensor, labels: Tensor, classes: int) -> Tensor:
+def centers(features: Tensor, labels: Tensor, classes: int) -> Tensor:
     """(K, D): the sum of the features of every class; only its direction matters."""
     return features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
 
@@ -50,7 +50,7 @@ def cluster(features: Tensor, start: Tensor) -> Clusters:
     now = start
     for _ in range(MOST):
         labels = distance(features, now).argmin(1)
-        new = centres(features, labels, len(start))
+        new = centers(features, labels, len(start))
         empty = labels.bincount(minlength=len(start)) == 0
         new[empty] = start[empty]
         moved, now = shift(now, new), new
@@ -75,5 +75,5 @@ def trusted(found: Clusters, most: float, least: int) -> Tensor:
     An image also counts as not trusted if fewer than ``least`` images of its class are that near.
     """
     near = found.distances < most
-    count = found.labels[near].bincount(minlength=len(found.centres))
+    count = found.labels[near].bincount(minlength=len(found.centers))
     return near & (count[found.labels] >= least)

@@ -99,18 +99,18 @@ class Adaptation(Task):
         if epoch == r.warm:
             begin_anew(model)
         K = len(self.data.classes)
-        start = clustering.centres(
+        start = clustering.centers(
             self._features(model, self.data.train, SOURCE, epoch), self.data.train.y, K
         )
         found = clustering.cluster(self._features(model, self.data.test, TARGET, epoch), start)
-        moved = [1.0, clustering.shift(found.centres, start), 1.0]
+        moved = [1.0, clustering.shift(found.centers, start), 1.0]
         if "labels" in before:
-            moved[0] = clustering.shift(found.centres, before["centres"])
+            moved[0] = clustering.shift(found.centers, before["centers"])
             moved[2] = float((found.labels != before["labels"]).float().mean())
         kept = clustering.trusted(found, r.trust_limit, EACH)
         self.plan = {
             "done": torch.tensor(done), "labels": found.labels, "kept": kept,
-            "centres": found.centres, "moved": torch.tensor(moved),
+            "centers": found.centers, "moved": torch.tensor(moved),
         }  # fmt: skip
         steps = (
             aware.steps(self.data.train.y, found.labels, kept, r.ways)

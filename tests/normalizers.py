@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bgn import functional as F
 
-Normaliser = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
+Normalizer = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
 C = 6
 
@@ -19,7 +19,7 @@ def _stats(size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return mean.to(dtype), var.to(dtype)
 
 
-def _bgn(G: int, training: bool) -> Normaliser:
+def _bgn(G: int, training: bool) -> Normalizer:
     def call(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         running = (None, None) if training else _stats(G, torch.float64)
         return F.batch_group_norm(x, G, *running, weight, bias, training=training)
@@ -27,7 +27,7 @@ def _bgn(G: int, training: bool) -> Normaliser:
     return call
 
 
-def _gbgn(G: int, blocks: int, training: bool) -> Normaliser:
+def _gbgn(G: int, blocks: int, training: bool) -> Normalizer:
     def call(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         running = (None, None) if training else _stats(min(G, C), torch.float64)
         return F.general_batch_group_norm(x, G, blocks, *running, weight, bias, training=training)
@@ -36,7 +36,7 @@ def _gbgn(G: int, blocks: int, training: bool) -> Normaliser:
 
 
 # for x of shape (4, 6, ...) with at least 12 features
-NORMALISERS: dict[str, Normaliser] = {
+NORMALIZERS: dict[str, Normalizer] = {
     **{f"bgn-{G}-{m}": _bgn(G, m == "train") for G in (1, 3, 4, 6, 12) for m in ("train", "eval")},
     **{
         f"gbgn-{G}x{B}-{m}": _gbgn(G, B, m == "train")
