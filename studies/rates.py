@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
-from bgn_lab.report.collect import Run, read
-from studies.runner import folder_name
+from bgn_lab.report.collect import Run
+from studies.ledger import Ledger
 
 
 def each(
@@ -21,11 +20,10 @@ def each(
             yield replace(recipe, lr=rate)
 
 
-def runs(recipe: ClassificationRecipe, rates: Sequence[float], folder: Path) -> list[Run]:
+def runs(recipe: ClassificationRecipe, rates: Sequence[float], ledger: Ledger) -> list[Run]:
     """Finished runs of a recipe, one for each rate that was tried."""
-    paths = (folder / folder_name(replace(recipe, lr=rate)) for rate in rates)
-    found = (read(path) for path in paths if (path / "result.json").exists())
-    return [run for run in found if run.result is not None]
+    found = (ledger.get(replace(recipe, lr=rate)) for rate in rates)
+    return [run for run in found if run is not None]
 
 
 def score(run: Run) -> float:
@@ -36,10 +34,10 @@ def score(run: Run) -> float:
 
 
 def best(
-    recipe: ClassificationRecipe, rates: Sequence[float], folder: Path
+    recipe: ClassificationRecipe, rates: Sequence[float], ledger: Ledger
 ) -> ClassificationRecipe | None:
     """The recipe at the rate that is best on validation images; None until all were tried."""
-    found = runs(recipe, rates, folder)
+    found = runs(recipe, rates, ledger)
     if len(found) < len(rates):
         return None
     return replace(recipe, lr=max(found, key=score).recipe.lr)

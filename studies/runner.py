@@ -9,6 +9,8 @@ from pathlib import Path
 from bgn_lab import norms
 from bgn_lab.engines import local
 from bgn_lab.recipe import Recipe
+from bgn_lab.training.record import RESULT
+from studies.ledger import Ledger
 
 
 def folder_name(recipe: Recipe) -> str:
@@ -22,21 +24,31 @@ def cost(recipe: Recipe) -> float:
     return recipe.epochs * (1 + 6 / recipe.batch_size)
 
 
-def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> bool:
+def run(
+    recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float, ledger: Ledger | None = None
+) -> bool:
     """Run recipes that are not done yet, in the order given, for at most ``hours``.
 
-    Returns whether that was enough. Test accuracies are not shown.
+    Returns whether that was enough. Test accuracies are not shown. Runs that are in ``ledger`` are
+    done, and it is given every run that ends.
     """
     wanted = {folder_name(recipe): recipe for recipe in recipes}
-    left = {
-        key: recipe for key, recipe in wanted.items() if not (folder / key / "result.json").exists()
-    }
+    left = {}
+    for name, recipe in wanted.items():
+        if ledger is not None and recipe in ledger:
+            continue
+        if not (folder / name / RESULT).exists():
+            left[name] = recipe
+        elif ledger is not None:
+            ledger.add(folder / name)
     total, past, begin = sum(map(cost, left.values())), 0.0, time.monotonic()
     print(f"{len(wanted) - len(left)} of {len(wanted)} runs are done", flush=True)
 
     def hear(outcome: local.Outcome) -> None:
         nonlocal past
         past += cost(outcome.recipe)
+        if ledger is not None and outcome.result is not None:
+            ledger.add(folder / outcome.key)
         minutes = (time.monotonic() - begin) / 60
         r, result = outcome.recipe, outcome.result
         said = (
@@ -59,6 +71,6 @@ def run(recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float) -> boo
     try:
         local.run(left, folder, jobs, hear, watch)
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", flush=True)
+        print("stopped; run the same command to resume", flush=True)
         return False
     return True

@@ -1,4 +1,4 @@
-"""Table, curves and records of the study of BGN's partners.
+"""Table and curves of the study of BGN's partners.
 
 python -m studies.partners.report --data cifar10 --root FOLDER --out results/partners
 """
@@ -17,31 +17,32 @@ from bgn_lab.report.text import table
 from bgn_lab.system import files
 from studies import rates
 from studies.intervals import difference
-from studies.partners.rows import FOLDER, RATES, ROWS, SEEDS, WORKERS, recipe
+from studies.ledger import Ledger
+from studies.partners.rows import EPOCHS, LEDGER, RATES, ROWS, SEEDS, SHORT, alone, short
+from studies.partners.run import ordered
 
 BASELINE = "bn"
+PARTS = ("validation", "train", "test")
 HELPS = 2.0
 """Points on validation images from which on a difference of single runs counts."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Runs of one row with eight workers, and with one."""
+    """Runs of one row."""
 
     name: str
     tried: dict[float, Run]
-    """By learning rate, first seed."""
-    rate: float
-    """The best on validation images."""
-    more: tuple[Run, ...]
-    """Further seeds at that rate."""
+    """The short runs, by learning rate."""
+    runs: tuple[Run, ...]
+    """To the end, with eight workers at the best rate, the first seed first."""
     alone: Run | None
     """One worker."""
 
     @property
-    def runs(self) -> tuple[Run, ...]:
-        """All seeds at the best rate."""
-        return (self.tried[self.rate], *self.more)
+    def rate(self) -> float:
+        """The best on validation images."""
+        return self.runs[0].recipe.lr
 
     @property
     def label(self) -> str:
@@ -51,23 +52,21 @@ class Row:
         return f"{label}, momentum {momentum}" if momentum else label
 
 
-def collect(data: str, root: Path | None, folder: Path = FOLDER) -> list[Row]:
-    """Rows of which every learning rate was tried, the best on validation images first."""
-    rows = []
-    for name in ROWS:
-        plain = recipe(name, data, root, WORKERS[0])
-        best = rates.best(plain, RATES, folder)
-        if best is None:
-            continue
-        tried = {run.recipe.lr: run for run in rates.runs(plain, RATES, folder)}
-        more = tuple(
-            run
-            for seed in SEEDS
-            for run in rates.runs(replace(best, seed=seed), (best.lr,), folder)
+def collect(data: str, root: Path | None, ledger: Ledger) -> list[Row]:
+    """Rows that were trained to the end, the best on validation images first."""
+    found = []
+    for name, best in ordered(data, root, ledger).items():
+        tried = rates.runs(short(name, data, root), RATES, ledger)
+        runs = (ledger.get(replace(best, seed=seed)) for seed in (best.seed, *SEEDS))
+        found.append(
+            Row(
+                name,
+                {run.recipe.lr: run for run in tried},
+                tuple(run for run in runs if run is not None),
+                ledger.get(replace(alone(name, data, root), lr=best.lr)),
+            )
         )
-        alone = rates.runs(recipe(name, data, root, WORKERS[1]), (best.lr,), folder)
-        rows.append(Row(name, tried, best.lr, more, alone[0] if alone else None))
-    return sorted(rows, key=lambda row: -rates.score(row.tried[row.rate]))
+    return found
 
 
 def percent(runs: Sequence[Run], key: str) -> str:
@@ -84,8 +83,7 @@ def _measure(run: Run, key: str) -> float | None:
 
 
 def _at(rate: float) -> str:
-    images = 2 * WORKERS[0]
-    return f"lr {rate * images / 32:g}"
+    return f"lr {rate * 16 / 32:g}"  # 16 images per step
 
 
 def eight(rows: Sequence[Row]) -> str:
@@ -100,16 +98,9 @@ def eight(rows: Sequence[Row]) -> str:
         against = ""
         if baseline is not None and row is not baseline:
             against = difference(_tests(row), _tests(baseline))
-        train, test = (percent(row.runs, f"{part}_accuracy") for part in ("train", "test"))
-        lines.append([row.label, *by_rate, train, test, str(len(row.runs)), against])
-    header = [
-        "row",
-        *(f"validation, {_at(rate)}" for rate in sorted(RATES)),
-        "training",
-        "test",
-        "seeds",
-        "test, to BN",
-    ]
+        accuracies = (percent(row.runs, f"{part}_accuracy") for part in PARTS)
+        lines.append([row.label, *by_rate, *accuracies, str(len(row.runs)), against])
+    header = ["row", *map(_at, sorted(RATES)), *PARTS, "seeds", "test, to BN"]
     return table(header, lines)
 
 
@@ -127,7 +118,7 @@ def single(rows: Sequence[Row]) -> str:
     alone = [row for row in rows if row.alone is not None]
     alone.sort(key=lambda row: -rates.score(row.alone) if row.alone else 0.0)
     return table(
-        ["row", "validation", "training", "test"],
+        ["row", *PARTS],
         [
             [row.label, *(percent([row.alone], f"{part}_accuracy") for part in PARTS)]
             for row in alone
@@ -136,12 +127,9 @@ def single(rows: Sequence[Row]) -> str:
     )
 
 
-PARTS = ("validation", "train", "test")
-
-
 def effects(rows: Sequence[Row]) -> str:
     """What each partner changes: validation accuracy of the first seed, less that without it."""
-    scores = {row.name: 100 * rates.score(row.tried[row.rate]) for row in rows}
+    scores = {row.name: 100 * rates.score(row.runs[0]) for row in rows}
     lines = []
     for row in sorted(rows, key=lambda row: list(ROWS).index(row.name)):
         norm, comma, rest = row.name.partition(",")
@@ -161,18 +149,19 @@ def text(rows: Sequence[Row]) -> str:
             "# Partners of BGN at two images\n",
             "Written by `python -m studies.partners.report`; what was asked and what counts as"
             " what: `studies/partners/README.md`. Accuracies in %.\n",
-            "## Eight workers of two images, 10 epochs\n",
+            f"## Eight workers of two images, {EPOCHS} epochs\n",
             eight(rows),
-            "Validation: first seed, bold where the rate was chosen. Training, test: all seeds at"
-            " that rate, mean ± standard deviation. To BN: paired by seed, with a 95 % interval"
-            " (Student's t) where there are several.\n",
+            f"lr: validation accuracy after {SHORT} epochs at that learning rate, bold where it was"
+            " chosen. The other accuracies are those after all epochs at that rate, all seeds,"
+            " mean ± standard deviation. To BN: paired by seed, with a 95 % interval (Student's t)"
+            " where there are several.\n",
             "## What each partner changes\n",
             effects(rows),
-            f"On 5,000 validation images, first seed, each at its own best rate. Less than"
+            f"On 5,000 validation images, first seed, each at its own rate. Less than"
             f" {HELPS:g} points are no difference.\n",
-            "## One worker of two images, 3 epochs\n",
+            f"## One worker of two images, {SHORT} epochs\n",
             single(rows),
-            "One seed, at the rate per image that was best with eight workers.\n",
+            "One seed, at the rate per image that was chosen with eight workers.\n",
         ]
     )
 
@@ -192,7 +181,7 @@ def curves(rows: Sequence[Row], path: Path) -> None:
     for panel, part in zip(panels, ("train", "validation"), strict=True):
         for row in shown:
             norm, _, partner = row.name.partition("+")
-            metrics = row.tried[row.rate].metrics
+            metrics = row.runs[0].metrics
             values = [getattr(one, f"{part}_accuracy") for one in metrics]
             panel.plot(
                 range(1, len(values) + 1),
@@ -211,7 +200,7 @@ def curves(rows: Sequence[Row], path: Path) -> None:
 
 
 def main() -> None:
-    """Read the runs; write table, records and curves."""
+    """Read the runs; write table and curves."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -219,17 +208,11 @@ def main() -> None:
     parser.add_argument("--root", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results/partners"))
     options = parser.parse_args()
-    rows = collect(options.data, options.root)
+    rows = collect(options.data, options.root, Ledger(LEDGER))
     if not rows:
-        parser.error(f"{FOLDER} has no row whose {len(RATES)} learning rates are all done")
+        parser.error(f"{LEDGER} has no row that was trained to the end")
     options.out.mkdir(parents=True, exist_ok=True)
     files.write(options.out / "table.md", text(rows))
-    runs = [
-        run.to_json()
-        for row in rows
-        for run in (*row.tried.values(), *row.more, *([row.alone] if row.alone else []))
-    ]
-    files.write_json(options.out / "results.json", runs)
     curves(rows, options.out / "curves.png")
     print(text(rows))
 

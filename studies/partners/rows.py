@@ -10,6 +10,7 @@ from bgn_lab import partners
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 
 FOLDER = Path("runs/partners")
+LEDGER = Path("results/partners/runs.jsonl")
 # for 32 images per step, as --lr; at the study's 16 images a step takes half of it
 RATES = (0.1, 0.025, 0.4)
 SEEDS = (1, 2)
@@ -40,19 +41,32 @@ ROWS: dict[str, dict[str, Any]] = {
 """By name, the most informative first. ``num_groups="auto"`` is BN in every layer of this network
 at two images, so it needs no rows of its own."""
 
-WORKERS = (8, 1)
+EPOCHS, SHORT = 10, 3
+"""Of the runs that are compared, and of those that choose a learning rate."""
+ALONE = ("bn", "bn+ws", "gn", "gn+ws", "bgn", "bgn+ws", "bgn+ws+renorm", "bn+ws+renorm")
+"""Rows that one worker trains, too."""
 
 
-def recipe(name: str, data: str, root: Path | None, workers: int) -> ClassificationRecipe:
-    """A row with some workers of two images: ten epochs with eight, three with one."""
+def short(name: str, data: str, root: Path | None) -> ClassificationRecipe:
+    """A row with eight workers, for as many epochs as it takes to choose its learning rate."""
+    return replace(recipe(name, data, root), epochs=SHORT)
+
+
+def alone(name: str, data: str, root: Path | None) -> ClassificationRecipe:
+    """A row with one worker of two images."""
+    return replace(short(name, data, root), simulate_workers=1)
+
+
+def recipe(name: str, data: str, root: Path | None) -> ClassificationRecipe:
+    """A row with eight workers of two images."""
     cell = ClassificationRecipe(
         data=data,
         root=root,
         model="resnet20",
         width=8,
         batch_size=2,
-        epochs=10 if workers > 1 else 3,
-        simulate_workers=workers,
+        epochs=EPOCHS,
+        simulate_workers=8,
         validation=0.1,
     )
     norm = name.split(",")[0]

@@ -4,12 +4,14 @@
 
 Stages, in this order; each resumes where it was stopped:
 
-- ``rates``: eight workers of two images, every row with three learning rates, one seed. The rate is
-  chosen on validation images.
-- ``seeds``: two more seeds, at the rates chosen, for the six best rows on validation images and BN.
-- ``one``: one worker of two images, every row at the rate chosen with eight, one seed.
+- ``rates``: eight workers of two images, every row with three learning rates, a few epochs. The
+  rate is chosen on validation images.
+- ``rows``: every row at the rate chosen, trained to the end, one seed.
+- ``seeds``: two more seeds for the six best rows on validation images and BN.
+- ``one``: one worker of two images, some rows at the rate chosen with eight, one seed.
 
-Test accuracies are read by the report alone (studies.partners.report).
+Finished runs are kept in results/partners/runs.jsonl. Test accuracies are read by the report alone
+(studies.partners.report).
 """
 
 from __future__ import annotations
@@ -21,38 +23,57 @@ from pathlib import Path
 
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from studies import rates
-from studies.partners.rows import FOLDER, RATES, ROWS, SEEDS, WORKERS, recipe
+from studies.ledger import Ledger
+from studies.partners.rows import (
+    ALONE,
+    FOLDER,
+    LEDGER,
+    RATES,
+    ROWS,
+    SEEDS,
+    alone,
+    recipe,
+    short,
+)
 from studies.runner import run
 
-STAGES = ("rates", "seeds", "one")
+STAGES = ("rates", "rows", "seeds", "one")
 BEST = 6
 
 
-def chosen(data: str, root: Path | None) -> dict[str, Recipe]:
-    """Rows whose rates have all been tried, at the best rate, the best row first."""
+def chosen(data: str, root: Path | None, ledger: Ledger) -> dict[str, Recipe]:
+    """Rows whose rates have all been tried, at the best rate."""
     found = {}
     for name in ROWS:
-        row = recipe(name, data, root, WORKERS[0])
-        if (best := rates.best(row, RATES, FOLDER)) is not None:
-            (done,) = rates.runs(row, (best.lr,), FOLDER)
-            found[name] = best, rates.score(done)
-    ordered = sorted(found, key=lambda name: -found[name][1])
-    return {name: found[name][0] for name in ordered}
+        if (best := rates.best(short(name, data, root), RATES, ledger)) is not None:
+            found[name] = replace(recipe(name, data, root), lr=best.lr)
+    return found
 
 
-def wanted(stage: str, data: str, root: Path | None) -> Iterator[Recipe]:
+def ordered(data: str, root: Path | None, ledger: Ledger) -> dict[str, Recipe]:
+    """Rows that were trained to the end, the best on validation images first."""
+    rows = chosen(data, root, ledger)
+    done = {name: run for name, row in rows.items() if (run := ledger.get(row)) is not None}
+    return {name: rows[name] for name in sorted(done, key=lambda name: -rates.score(done[name]))}
+
+
+def wanted(stage: str, data: str, root: Path | None, ledger: Ledger) -> Iterator[Recipe]:
     """Recipes of a stage, as far as the stages before it decide them."""
     if stage == "rates":
-        yield from rates.each((recipe(name, data, root, WORKERS[0]) for name in ROWS), RATES)
+        yield from rates.each((short(name, data, root) for name in ROWS), RATES)
+    elif stage == "rows":
+        yield from chosen(data, root, ledger).values()
     elif stage == "seeds":
-        at_best = chosen(data, root)
+        rows = ordered(data, root, ledger)
         for seed in SEEDS:
-            for name in dict.fromkeys([*list(at_best)[:BEST], "bn"]):
-                if name in at_best:
-                    yield replace(at_best[name], seed=seed)
+            for name in dict.fromkeys([*list(rows)[:BEST], "bn"]):
+                if name in rows:
+                    yield replace(rows[name], seed=seed)
     else:
-        for name, best in chosen(data, root).items():
-            yield replace(recipe(name, data, root, WORKERS[1]), lr=best.lr)
+        rows = chosen(data, root, ledger)
+        for name in ALONE:
+            if name in rows:
+                yield replace(alone(name, data, root), lr=rows[name].lr)
 
 
 def main() -> None:
@@ -66,9 +87,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side (default: 2)")
     parser.add_argument("--hours", type=float, default=3.0, help="per stage (default: 3)")
     options = parser.parse_args()
+    ledger = Ledger(LEDGER)
     for stage in options.stages:
         print(f"stage {stage}", flush=True)
-        if not run(wanted(stage, options.data, options.root), FOLDER, options.jobs, options.hours):
+        recipes = wanted(stage, options.data, options.root, ledger)
+        if not run(recipes, FOLDER, options.jobs, options.hours, ledger):
             break
 
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from studies import rates
+from studies.ledger import Ledger
 from studies.partners import report
 from studies.partners import run as study
-from studies.partners.rows import RATES, ROWS, SEEDS, recipe
+from studies.partners.rows import ALONE, EPOCHS, RATES, ROWS, SEEDS, SHORT, alone, recipe, short
 
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from tests.lab.report_runs import NAN, make
@@ -16,80 +16,83 @@ from tests.lab.report_runs import NAN, make
 DATA = "fashion-mnist"
 
 
-def done(folder: Path, own: Recipe, accuracy: float | str, test: float | None = None) -> None:
+def done(
+    ledger: Ledger, folder: Path, own: Recipe, accuracy: float | str, test: float | None = None
+) -> None:
     """A finished run with this validation accuracy, and another on test images."""
     values = {name: value for name, value in asdict(own).items() if name != "root"}
-    path = make(folder, accuracy, **values) / "result.json"
+    path = make(folder, accuracy, **values)
     if test is not None:
-        found = json.loads(path.read_text())
-        path.write_text(json.dumps({**found, "test_accuracy": test / 100}))
+        found = json.loads((path / "result.json").read_text())
+        (path / "result.json").write_text(json.dumps({**found, "test_accuracy": test / 100}))
+    ledger.add(path)
 
 
-def at(name: str, lr: float, seed: int = 0, workers: int = 8) -> Recipe:
-    return replace(recipe(name, DATA, None, workers), lr=lr, seed=seed)
+def trained(name: str, seed: int = 0) -> Recipe:
+    return replace(recipe(name, DATA, None), lr=RATES[1], seed=seed)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def ledger(tmp_path: Path) -> Ledger:
     """Every row at every rate: the second is the best, and rows are worse the later they come."""
-    monkeypatch.setattr(study, "FOLDER", tmp_path)
+    ledger = Ledger(tmp_path / "runs.jsonl")
     for number, name in enumerate(ROWS):
-        for lr, accuracy in zip(RATES, (60.0, 70.0 - number / 2, NAN), strict=True):
-            done(tmp_path, at(name, lr), accuracy)
-    return tmp_path
+        for lr, accuracy in zip(RATES, (50.0, 60.0 - number / 2, NAN), strict=True):
+            done(ledger, tmp_path, replace(short(name, DATA, None), lr=lr), accuracy)
+        done(ledger, tmp_path, trained(name), 70.0 - number / 2)
+    return ledger
 
 
-def test_every_row_is_a_run_of_its_own() -> None:
-    wanted = list(study.wanted("rates", DATA, None))
+def test_every_row_is_a_run_of_its_own(tmp_path: Path) -> None:
+    wanted = list(study.wanted("rates", DATA, None, Ledger(tmp_path / "none.jsonl")))
     assert len({own.key() for own in wanted}) == len(wanted) == len(ROWS) * len(RATES)
 
 
-def test_nothing_is_chosen_before_all_rates_were_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(study, "FOLDER", tmp_path)
-    done(tmp_path, at("bn", RATES[0]), 60.0)
-    assert rates.best(recipe("bn", DATA, None, 8), RATES, tmp_path) is None
-    assert list(study.wanted("seeds", DATA, None)) == []
-    assert list(study.wanted("one", DATA, None)) == []
+def test_nothing_is_chosen_before_all_rates_were_tried(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    for lr in RATES:
+        for stage in ("rows", "seeds", "one"):
+            assert list(study.wanted(stage, DATA, None, ledger)) == []
+        done(ledger, tmp_path, replace(short("bn", DATA, None), lr=lr), 60.0)
+    assert [own.epochs for own in study.wanted("rows", DATA, None, ledger)] == [EPOCHS]
+    assert list(study.wanted("seeds", DATA, None, ledger)) == []
 
 
-def test_the_best_rows_get_more_seeds_and_bn_always(folder: Path) -> None:
-    more = list(study.wanted("seeds", DATA, None))
+def test_the_best_rows_get_more_seeds_and_bn_always(tmp_path: Path, ledger: Ledger) -> None:
+    more = list(study.wanted("seeds", DATA, None, ledger))
     first = list(ROWS)[: study.BEST]
     assert [own.seed for own in more] == [seed for seed in SEEDS for _ in first]
     assert {own.lr for own in more} == {RATES[1]}
-    for lr in RATES:
-        done(folder, at("bn", lr), 20.0)
-    assert list(study.chosen(DATA, None))[-1] == "bn"
-    assert len(list(study.wanted("seeds", DATA, None))) == len(SEEDS) * (study.BEST + 1)
+    done(ledger, tmp_path, trained("bn"), 20.0)
+    assert list(study.ordered(DATA, None, ledger))[-1] == "bn"
+    assert len(list(study.wanted("seeds", DATA, None, ledger))) == len(SEEDS) * (study.BEST + 1)
 
 
-@pytest.mark.usefixtures("folder")
-def test_one_worker_has_the_rate_that_was_chosen() -> None:
-    alone = list(study.wanted("one", DATA, None))
-    assert len(alone) == len(ROWS)
-    assert {(own.simulate_workers, own.lr, own.epochs) for own in alone} == {(1, RATES[1], 3)}
+def test_one_worker_has_the_rate_that_was_chosen(ledger: Ledger) -> None:
+    alone = list(study.wanted("one", DATA, None, ledger))
+    assert len(alone) == len(ALONE)
+    assert {(own.simulate_workers, own.lr, own.epochs) for own in alone} == {(1, RATES[1], SHORT)}
 
 
-def test_the_report(folder: Path) -> None:
+def test_the_report(tmp_path: Path, ledger: Ledger) -> None:
     for seed, accuracies in enumerate(((50.0, 54.0), (51.0, 56.0), (52.0, 58.0))):
         for name, accuracy in zip(("bn", "bgn+ws"), accuracies, strict=True):
-            done(folder, at(name, RATES[1], seed), 70.0 - list(ROWS).index(name) / 2, accuracy)
-    done(folder, at("gn", RATES[1], workers=1), 33.0, 32.0)
-    rows = report.collect(DATA, None, folder)
+            validation = 70.0 - list(ROWS).index(name) / 2
+            done(ledger, tmp_path, trained(name, seed), validation, accuracy)
+    done(ledger, tmp_path, replace(alone("gn", DATA, None), lr=RATES[1]), 33.0, 32.0)
+    rows = report.collect(DATA, None, ledger)
     text = report.text(rows)
     # tests at the chosen rate: 51 against 56, gaps of 4, 5 and 6
-    assert "| BGN, G = 1, WS | **68.5** | 60.0 | 0.0 |  | 56.0 ± 2.0 | 3 | +5.0 ± 2.5 |" in text
+    assert "**58.5** | 50.0 | 0.0 | 68.5 ± 0.0 |  | 56.0 ± 2.0 | 3 | +5.0 ± 2.5 |" in text
     assert "| GN | 33.0 |  | 32.0 |" in text
     # BGN is the third row, with standardized weights the fourth, with renormalization the ninth
     assert "| BGN, G = 1, WS | 69.0 | -0.5 | no difference seen |" in text
     assert "| BGN, G = 1, renorm | 69.0 | -3.0 | hurts |" in text
     assert "momentum 0.01 |" in text
-    report.curves(rows, folder / "curves.png")
-    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    report.curves(rows, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_partner_helps_from_two_points_on(folder: Path) -> None:
-    done(folder, at("bn+ws", RATES[1]), 72.1)
-    assert "| BN, WS | 70.0 | +2.1 | helps |" in report.effects(report.collect(DATA, None, folder))
+def test_a_partner_helps_from_two_points_on(tmp_path: Path, ledger: Ledger) -> None:
+    done(ledger, tmp_path, trained("bn+ws"), 72.1)
+    assert "| BN, WS | 70.0 | +2.1 | helps |" in report.effects(report.collect(DATA, None, ledger))

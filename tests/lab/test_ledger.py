@@ -1,0 +1,95 @@
+"""A study's file of finished runs: what is in it, and what is refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from studies import runner
+from studies.ledger import Ledger
+
+from bgn_lab.engines.local import Outcome
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
+from bgn_lab.report.collect import read
+from tests.lab.report_runs import UNFINISHED, make
+
+
+def test_a_run_comes_back_as_its_folder_has_it(tmp_path: Path) -> None:
+    folder = make(tmp_path, 61.0, norm="bgn", groups=4, validation=0.2)
+    Ledger(tmp_path / "new" / "runs.jsonl").add(folder)
+    ledger, run = Ledger(tmp_path / "new" / "runs.jsonl"), read(folder)
+    found = ledger.get(run.recipe)
+    assert found is not None
+    assert (found.recipe, found.result, found.metrics) == (run.recipe, run.result, run.metrics)
+    assert run.recipe in ledger
+    assert replace(run.recipe, seed=1) not in ledger
+    assert ledger.get(replace(run.recipe, seed=1)) is None
+
+
+def test_it_names_files_but_no_folders(tmp_path: Path) -> None:
+    data = tmp_path / "mini.npz"
+    data.touch()
+    make(tmp_path, 61.0, data=str(data))
+    (folder,) = (path.parent for path in tmp_path.glob("*/recipe.json"))
+    Ledger(tmp_path / "runs.jsonl").add(folder)
+    text = (tmp_path / "runs.jsonl").read_text()
+    assert "mini.npz" in text
+    assert str(tmp_path) not in text
+    elsewhere = tmp_path / "elsewhere" / "mini.npz"
+    elsewhere.parent.mkdir()
+    elsewhere.touch()
+    assert Recipe(data=str(elsewhere)) in Ledger(tmp_path / "runs.jsonl")
+    assert Recipe() not in Ledger(tmp_path / "runs.jsonl")
+
+
+def test_other_images_under_the_same_name_are_refused(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    for seed, fingerprint in enumerate(("one", "one", "other")):
+        folder = make(tmp_path, 61.0, seed=seed)
+        (folder / "data.json").write_text(json.dumps({"fingerprint": fingerprint}))
+        if seed < 2:
+            ledger.add(folder)
+    before = ledger.path.read_bytes()
+    with pytest.raises(ValueError, match="data='other', expected 'one'"):
+        ledger.add(folder)
+    assert ledger.path.read_bytes() == before
+
+
+def test_unfinished_runs_and_damaged_lines_are_refused(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    with pytest.raises(ValueError, match="not finished"):
+        ledger.add(make(tmp_path, UNFINISHED))
+    ledger.add(make(tmp_path, 61.0))
+    ledger.path.write_text(ledger.path.read_text() + "{half")
+    with pytest.raises(ValueError, match="line 2, is not a run"):
+        Ledger(ledger.path)
+
+
+def test_a_study_runs_what_its_file_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipes = [Recipe(), Recipe(seed=1), Recipe(seed=2)]
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    ledger.add(make(tmp_path / "other machine", 61.0))
+    make(tmp_path, 62.0, seed=1)  # finished, but the study was killed before it was added
+    asked = []
+
+    def train(
+        left: dict[str, Recipe],
+        folder: Path,
+        jobs: int,  # noqa: ARG001
+        on_outcome: Callable[[Outcome], None],
+        on_wait: Callable[[], None],  # noqa: ARG001
+    ) -> None:
+        for name, recipe in left.items():
+            asked.append(recipe)
+            made = make(folder, 63.0, seed=recipe.seed)
+            assert made.name == name
+            on_outcome(Outcome(name, recipe, read(made).result))
+
+    monkeypatch.setattr(runner.local, "run", train)
+    assert runner.run(recipes, tmp_path, 1, 1.0, ledger)
+    assert asked == recipes[2:]
+    assert "2 of 3 runs are done" in capsys.readouterr().out
+    assert all(recipe in Ledger(ledger.path) for recipe in recipes)
