@@ -75,8 +75,6 @@ def network(classes: int) -> nn.Sequential:
     )
 
 
-# a reference that two images hardly move
-RENORM: dict[str, Any] = {"renorm": True, "momentum": 0.01}
 METHODS: dict[str, Any] = {
     "BN": lambda net: net,
     "BN, frozen": bgn.freeze,
@@ -84,8 +82,10 @@ METHODS: dict[str, Any] = {
     "BGN, G = 1 (the paper's)": lambda net: bgn.convert(net, batch_size=BATCH),
     "BGN, G = 8": lambda net: bgn.convert(net, num_groups=8),
     "BGN, N*S >= 512": lambda net: bgn.convert(net, num_groups=enough_instances(net, 512)),
-    "BN, renorm": lambda net: bgn.convert(net, num_groups=lambda norm: norm.num_features, **RENORM),
-    "BGN, G = 1, renorm": lambda net: bgn.convert(net, batch_size=BATCH, **RENORM),
+    "BN, renorm": lambda net: bgn.convert(
+        net, num_groups=lambda norm: norm.num_features, renorm=True
+    ),
+    "BGN, G = 1, renorm": lambda net: bgn.convert(net, batch_size=BATCH, renorm=True),
 }
 
 

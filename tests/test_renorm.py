@@ -493,3 +493,29 @@ def test_recalibration_does_not_correct() -> None:
     for own in (model, plain):
         bgn.recalibrate(own, batches)
     assert_close(model[4].running_var, plain[4].running_var)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "options", "expected"),
+    [
+        (0.1, {"renorm": True}, 0.01),
+        (0.1, {"renorm": Renorm(2.0, 2.0, 100)}, 0.01),
+        (0.003, {"renorm": True}, 0.003),
+        (None, {"renorm": True}, None),
+        (0.1, {"renorm": True, "momentum": 0.2}, 0.2),
+        (0.1, {}, 0.1),
+    ],
+)
+def test_a_trained_reference_moves_slowly_unless_told_otherwise(
+    momentum: float | None, options: dict[str, Any], expected: float | None
+) -> None:
+    trained, new = network(), nn.Sequential(nn.BatchNorm2d(8, momentum=momentum))
+    trained[1].momentum = momentum
+    assert bgn.convert(trained, num_groups=2, **options)[1].momentum == expected
+    own = options.get("momentum", momentum)
+    assert bgn.convert(new, num_groups=2, **options)[0].momentum == own, "nothing was trained"
+
+
+def test_a_layer_that_renormalizes_keeps_its_momentum() -> None:
+    model = bgn.convert(network(), num_groups=2, renorm=True, momentum=0.3)
+    assert bgn.regroup(model, 4, renorm=True)[1].momentum == 0.3

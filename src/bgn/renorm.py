@@ -60,6 +60,9 @@ class Renorm:
 
 
 UNBOUNDED = Renorm(math.inf, math.inf, warmup=0)
+MOMENTUM = 0.01
+"""Ioffe's. A usual 0.1 averages over some ten batches: with few images, what every batch is
+corrected towards is then as noisy as a batch of ten times as many."""
 
 
 def wanted(renorm: Renorm | bool | None) -> Renorm | None:

@@ -99,8 +99,9 @@ def convert(
         only: convert only layers of these types.
         options: for the new layers, such as eps or momentum. The default is the old layer's value.
             ``renorm=True`` lets a trained layer begin with its running statistics and without
-            bounds: training mode begins with the output of eval mode. At 1 to 4 images, give
-            ``momentum=0.01`` with it. ``center="channel"`` keeps the mean of each channel.
+            bounds: training mode begins with the output of eval mode. Its momentum becomes 0.01 if
+            it was larger, because a batch is corrected towards an average over many; another
+            ``momentum=`` wins. ``center="channel"`` keeps the mean of each channel.
 
     A layer with a weight but no bias (``bias=False``) stays without one, unless its new statistics
     shift the output: then it gets a bias, with a warning.

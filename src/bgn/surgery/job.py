@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from bgn.layers import CHANNEL
-from bgn.renorm import UNBOUNDED, wanted
+from bgn.renorm import MOMENTUM, UNBOUNDED, wanted
 from bgn.surgery.freeze import Frozen, freeze_layer
 from bgn.surgery.kinds import Kind
 from bgn.surgery.modules import inherit
@@ -47,7 +47,7 @@ def plan(name: str, layer: Any, kind: Kind, target: Kind, options: dict[str, Any
         if tensor is not None:
             keep |= {"device": tensor.device, "dtype": tensor.dtype}
     if target.batch_wide and kind.batch_wide:
-        keep["momentum"] = getattr(layer, "momentum", 0.1)
+        keep["momentum"] = _momentum(layer, target, options)
         keep["track_running_stats"] = running_mean is not None
     if kind.batch_blocks > 1 and "batch_blocks" in target.row.extras:
         keep["batch_blocks"] = kind.batch_blocks
@@ -65,6 +65,15 @@ def plan(name: str, layer: Any, kind: Kind, target: Kind, options: dict[str, Any
     if layer.weight is not None and layer.bias is None and not _shifts(layer, carried):
         new.register_parameter("bias", None)
     return Job(name, layer, kind, target, new, carried)
+
+
+def _momentum(layer: Any, target: Kind, options: dict[str, Any]) -> float | None:
+    """The layer's, but at most Ioffe's where trained statistics become a reference."""
+    own: float | None = getattr(layer, "momentum", 0.1)
+    begins = options.get("renorm") and getattr(layer, "renorm", None) is None
+    if not begins or "renorm" not in target.row.extras or not is_trained(layer):
+        return own
+    return None if own is None else min(own, MOMENTUM)
 
 
 def _renormalize(new: Any, old: Any, renorm: Any) -> None:
