@@ -1,28 +1,36 @@
-"""Learning rates, chosen on validation images: every rate once, then more seeds at the best."""
+"""Learning rates, chosen on validation images by short runs of every row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 from bgn_lab.report.collect import Run
 from studies.ledger import Ledger
 
+STEP = 4.0
+"""Between learning rates, where the best one is at an edge and a further one is tried."""
 
-def each(
-    recipes: Iterable[ClassificationRecipe], rates: Sequence[float]
-) -> Iterator[ClassificationRecipe]:
-    """Every recipe with every learning rate; all recipes at one rate before the next rate."""
-    recipes = list(recipes)
+
+class Row(NamedTuple):
+    """What one row of a table trains: shortly, to choose its learning rate, and to the end."""
+
+    short: ClassificationRecipe
+    full: ClassificationRecipe
+
+
+def each(rows: Mapping[str, Row], rates: Sequence[float]) -> Iterator[ClassificationRecipe]:
+    """Short runs of every row with every learning rate; all rows at one rate before the next."""
     for rate in rates:
-        for recipe in recipes:
-            yield replace(recipe, lr=rate)
+        for row in rows.values():
+            yield replace(row.short, lr=rate)
 
 
-def runs(recipe: ClassificationRecipe, rates: Sequence[float], ledger: Ledger) -> list[Run]:
-    """Finished runs of a recipe, one for each rate that was tried."""
-    found = (ledger.get(replace(recipe, lr=rate)) for rate in rates)
+def runs(row: Row, rates: Sequence[float], ledger: Ledger) -> list[Run]:
+    """Finished short runs of a row, one for each rate that was tried."""
+    found = (ledger.get(replace(row.short, lr=rate)) for rate in rates)
     return [run for run in found if run is not None]
 
 
@@ -33,11 +41,27 @@ def score(run: Run) -> float:
     return run.result.validation_accuracy or 0.0
 
 
-def best(
-    recipe: ClassificationRecipe, rates: Sequence[float], ledger: Ledger
-) -> ClassificationRecipe | None:
-    """The recipe at the rate that is best on validation images; None until all were tried."""
-    found = runs(recipe, rates, ledger)
-    if len(found) < len(rates):
-        return None
-    return replace(recipe, lr=max(found, key=score).recipe.lr)
+def best(row: Row, rates: Sequence[float], ledger: Ledger) -> float | None:
+    """The rate that is best on validation images; None until all were tried."""
+    found = runs(row, rates, ledger)
+    return max(found, key=score).recipe.lr if len(found) == len(rates) else None
+
+
+def widened(row: Row, rates: Sequence[float], ledger: Ledger, most: int) -> tuple[float, ...]:
+    """The rates, and further ones in steps of four while the best is at an edge.
+
+    Some of them may not have been tried. There are at most ``most`` in all.
+    """
+    found = tuple(sorted(rates))
+    while len(found) < most and (lr := best(row, found, ledger)) in (found[0], found[-1]):
+        assert lr is not None
+        found = (lr / STEP, *found) if lr == found[0] else (*found, lr * STEP)
+    return found
+
+
+def ordered(
+    full: Mapping[str, ClassificationRecipe], ledger: Ledger
+) -> dict[str, ClassificationRecipe]:
+    """Rows that were trained to the end, the best on validation images first."""
+    done = {name: run for name, recipe in full.items() if (run := ledger.get(recipe)) is not None}
+    return {name: full[name] for name in sorted(done, key=lambda name: -score(done[name]))}

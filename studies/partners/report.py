@@ -18,8 +18,8 @@ from bgn_lab.system import files
 from studies import rates
 from studies.intervals import difference
 from studies.ledger import Ledger
-from studies.partners.rows import EPOCHS, LEDGER, RATES, ROWS, SEEDS, SHORT, alone, short
-from studies.partners.run import ordered
+from studies.partners.rows import EPOCHS, LEDGER, RATES, ROWS, SEEDS, SHORT, alone, rows
+from studies.partners.run import chosen
 
 BASELINE = "bn"
 PARTS = ("validation", "train", "test")
@@ -54,9 +54,9 @@ class Row:
 
 def collect(data: str, root: Path | None, ledger: Ledger) -> list[Row]:
     """Rows that were trained to the end, the best on validation images first."""
-    found = []
-    for name, best in ordered(data, root, ledger).items():
-        tried = rates.runs(short(name, data, root), RATES, ledger)
+    found, wanted = [], rows(data, root)
+    for name, best in rates.ordered(chosen(data, root, ledger), ledger).items():
+        tried = rates.runs(wanted[name], RATES, ledger)
         runs = (ledger.get(replace(best, seed=seed)) for seed in (best.seed, *SEEDS))
         found.append(
             Row(
@@ -208,13 +208,13 @@ def main() -> None:
     parser.add_argument("--root", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results/partners"))
     options = parser.parse_args()
-    rows = collect(options.data, options.root, Ledger(LEDGER))
-    if not rows:
+    found = collect(options.data, options.root, Ledger(LEDGER))
+    if not found:
         parser.error(f"{LEDGER} has no row that was trained to the end")
     options.out.mkdir(parents=True, exist_ok=True)
-    files.write(options.out / "table.md", text(rows))
-    curves(rows, options.out / "curves.png")
-    print(text(rows))
+    files.write(options.out / "table.md", text(found))
+    curves(found, options.out / "curves.png")
+    print(text(found))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 from bgn_lab import partners
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
+from studies.rates import Row
 
 FOLDER = Path("runs/partners")
 LEDGER = Path("results/partners/runs.jsonl")
@@ -47,14 +48,15 @@ ALONE = ("bn", "bn+ws", "gn", "gn+ws", "bgn", "bgn+ws", "bgn+ws+renorm", "bn+ws+
 """Rows that one worker trains, too."""
 
 
-def short(name: str, data: str, root: Path | None) -> ClassificationRecipe:
-    """A row with eight workers, for as many epochs as it takes to choose its learning rate."""
-    return replace(recipe(name, data, root), epochs=SHORT)
+def rows(data: str, root: Path | None) -> dict[str, Row]:
+    """Every row with eight workers, in the order of ROWS."""
+    full = {name: recipe(name, data, root) for name in ROWS}
+    return {name: Row(replace(own, epochs=SHORT), own) for name, own in full.items()}
 
 
 def alone(name: str, data: str, root: Path | None) -> ClassificationRecipe:
     """A row with one worker of two images."""
-    return replace(short(name, data, root), simulate_workers=1)
+    return replace(recipe(name, data, root), epochs=SHORT, simulate_workers=1)
 
 
 def recipe(name: str, data: str, root: Path | None) -> ClassificationRecipe:

@@ -24,17 +24,7 @@ from pathlib import Path
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from studies import rates
 from studies.ledger import Ledger
-from studies.partners.rows import (
-    ALONE,
-    FOLDER,
-    LEDGER,
-    RATES,
-    ROWS,
-    SEEDS,
-    alone,
-    recipe,
-    short,
-)
+from studies.partners.rows import ALONE, FOLDER, LEDGER, RATES, SEEDS, alone, rows
 from studies.runner import run
 
 STAGES = ("rates", "rows", "seeds", "one")
@@ -43,37 +33,27 @@ BEST = 6
 
 def chosen(data: str, root: Path | None, ledger: Ledger) -> dict[str, Recipe]:
     """Rows whose rates have all been tried, at the best rate."""
-    found = {}
-    for name in ROWS:
-        if (best := rates.best(short(name, data, root), RATES, ledger)) is not None:
-            found[name] = replace(recipe(name, data, root), lr=best.lr)
-    return found
-
-
-def ordered(data: str, root: Path | None, ledger: Ledger) -> dict[str, Recipe]:
-    """Rows that were trained to the end, the best on validation images first."""
-    rows = chosen(data, root, ledger)
-    done = {name: run for name, row in rows.items() if (run := ledger.get(row)) is not None}
-    return {name: rows[name] for name in sorted(done, key=lambda name: -rates.score(done[name]))}
+    found = {name: (row, rates.best(row, RATES, ledger)) for name, row in rows(data, root).items()}
+    return {name: replace(row.full, lr=lr) for name, (row, lr) in found.items() if lr is not None}
 
 
 def wanted(stage: str, data: str, root: Path | None, ledger: Ledger) -> Iterator[Recipe]:
     """Recipes of a stage, as far as the stages before it decide them."""
     if stage == "rates":
-        yield from rates.each((short(name, data, root) for name in ROWS), RATES)
+        yield from rates.each(rows(data, root), RATES)
     elif stage == "rows":
         yield from chosen(data, root, ledger).values()
     elif stage == "seeds":
-        rows = ordered(data, root, ledger)
+        done = rates.ordered(chosen(data, root, ledger), ledger)
         for seed in SEEDS:
-            for name in dict.fromkeys([*list(rows)[:BEST], "bn"]):
-                if name in rows:
-                    yield replace(rows[name], seed=seed)
+            for name in dict.fromkeys([*list(done)[:BEST], "bn"]):
+                if name in done:
+                    yield replace(done[name], seed=seed)
     else:
-        rows = chosen(data, root, ledger)
+        at_best = chosen(data, root, ledger)
         for name in ALONE:
-            if name in rows:
-                yield replace(alone(name, data, root), lr=rows[name].lr)
+            if name in at_best:
+                yield replace(alone(name, data, root), lr=at_best[name].lr)
 
 
 def main() -> None:

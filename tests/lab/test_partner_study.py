@@ -5,10 +5,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from studies import rates
 from studies.ledger import Ledger
 from studies.partners import report
 from studies.partners import run as study
-from studies.partners.rows import ALONE, EPOCHS, RATES, ROWS, SEEDS, SHORT, alone, recipe, short
+from studies.partners.rows import ALONE, EPOCHS, RATES, ROWS, SEEDS, SHORT, alone, recipe, rows
 
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from tests.lab.report_runs import NAN, make
@@ -38,7 +39,7 @@ def ledger(tmp_path: Path) -> Ledger:
     ledger = Ledger(tmp_path / "runs.jsonl")
     for number, name in enumerate(ROWS):
         for lr, accuracy in zip(RATES, (50.0, 60.0 - number / 2, NAN), strict=True):
-            done(ledger, tmp_path, replace(short(name, DATA, None), lr=lr), accuracy)
+            done(ledger, tmp_path, replace(rows(DATA, None)[name].short, lr=lr), accuracy)
         done(ledger, tmp_path, trained(name), 70.0 - number / 2)
     return ledger
 
@@ -53,7 +54,7 @@ def test_nothing_is_chosen_before_all_rates_were_tried(tmp_path: Path) -> None:
     for lr in RATES:
         for stage in ("rows", "seeds", "one"):
             assert list(study.wanted(stage, DATA, None, ledger)) == []
-        done(ledger, tmp_path, replace(short("bn", DATA, None), lr=lr), 60.0)
+        done(ledger, tmp_path, replace(rows(DATA, None)["bn"].short, lr=lr), 60.0)
     assert [own.epochs for own in study.wanted("rows", DATA, None, ledger)] == [EPOCHS]
     assert list(study.wanted("seeds", DATA, None, ledger)) == []
 
@@ -64,7 +65,7 @@ def test_the_best_rows_get_more_seeds_and_bn_always(tmp_path: Path, ledger: Ledg
     assert [own.seed for own in more] == [seed for seed in SEEDS for _ in first]
     assert {own.lr for own in more} == {RATES[1]}
     done(ledger, tmp_path, trained("bn"), 20.0)
-    assert list(study.ordered(DATA, None, ledger))[-1] == "bn"
+    assert list(rates.ordered(study.chosen(DATA, None, ledger), ledger))[-1] == "bn"
     assert len(list(study.wanted("seeds", DATA, None, ledger))) == len(SEEDS) * (study.BEST + 1)
 
 
@@ -80,8 +81,8 @@ def test_the_report(tmp_path: Path, ledger: Ledger) -> None:
             validation = 70.0 - list(ROWS).index(name) / 2
             done(ledger, tmp_path, trained(name, seed), validation, accuracy)
     done(ledger, tmp_path, replace(alone("gn", DATA, None), lr=RATES[1]), 33.0, 32.0)
-    rows = report.collect(DATA, None, ledger)
-    text = report.text(rows)
+    found = report.collect(DATA, None, ledger)
+    text = report.text(found)
     # tests at the chosen rate: 51 against 56, gaps of 4, 5 and 6
     assert "**58.5** | 50.0 | 0.0 | 68.5 ± 0.0 |  | 56.0 ± 2.0 | 3 | +5.0 ± 2.5 |" in text
     assert "| GN | 33.0 |  | 32.0 |" in text
@@ -89,7 +90,7 @@ def test_the_report(tmp_path: Path, ledger: Ledger) -> None:
     assert "| BGN, G = 1, WS | 69.0 | -0.5 | no difference seen |" in text
     assert "| BGN, G = 1, renorm | 69.0 | -3.0 | hurts |" in text
     assert "momentum 0.01 |" in text
-    report.curves(rows, tmp_path / "curves.png")
+    report.curves(found, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
