@@ -1,0 +1,55 @@
+"""Train the rows of the study "many workers of two images, trained to the end".
+
+    python -m studies.many_workers.run --mini mini100_32.npz --hours 2
+
+Stages run in the order of studies.many_workers.plan, the most informative first. The command stops
+after the hours given, and resumes where it was stopped. Every run that was trained to the end is
+diagnosed, see studies.many_workers.diagnosis. Test accuracies are read by the report alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from studies.ledger import Ledger
+from studies.many_workers.cells import SHORT
+from studies.many_workers.diagnosis import Diagnoses
+from studies.many_workers.plan import STAGES, wanted
+from studies.runner import folder_name, run
+
+FOLDER = Path("runs/many-workers")
+RESULTS = Path("results/many-workers")
+LEDGER, DIAGNOSES = RESULTS / "runs.jsonl", RESULTS / "diagnoses.jsonl"
+
+
+def main() -> None:
+    """Run what is not done yet."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--mini", type=Path, required=True, help="mini100_32.npz")
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side (default: 2)")
+    parser.add_argument("--hours", type=float, default=2.0, help="in all (default: 2)")
+    options = parser.parse_args()
+    mini, end = options.mini.resolve(), time.monotonic() + 3600 * options.hours
+    ledger, diagnoses = Ledger(LEDGER), Diagnoses(DIAGNOSES)
+    for stage in STAGES:
+        seeds = ", ".join(map(str, stage.seeds))
+        print(f"{stage.cell}, seeds {seeds}", flush=True)
+        while left := [own for own in wanted(stage, mini, ledger) if own not in ledger]:
+            hours = (end - time.monotonic()) / 3600
+            if hours <= 0 or not run(left, FOLDER, options.jobs, hours, ledger):
+                return
+            if all(own not in ledger for own in left):
+                print("no run ended; the messages above say why", flush=True)
+                return
+        for own in wanted(stage, mini, ledger):
+            folder = FOLDER / folder_name(own)
+            if own.epochs > SHORT and own not in diagnoses and folder.exists():
+                diagnoses.add(own, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The study of many workers: what it runs, in what order, and what its report says."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from studies.ledger import Ledger, key
+from studies.many_workers import plan, report
+from studies.many_workers.cells import CELLS, EPOCHS, RATES, ROWS, SHORT, STEP, recipe, row
+from studies.many_workers.diagnosis import Diagnoses
+
+from bgn_lab import partners
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
+from tests.lab.report_runs import make
+
+MINI = Path("mini.npz").resolve()
+FIRST = plan.STAGES[0]
+BEST = dict.fromkeys(ROWS, 0.05) | {"bn": 0.2}
+
+
+def done(ledger: Ledger, folder: Path, own: Recipe, accuracy: float) -> None:
+    """A finished run with this accuracy on validation and test images."""
+    path = make(folder, accuracy, **asdict(own))
+    ledger.add(path)
+
+
+def score(own: Recipe) -> float:
+    """Rows are worse the later they come; BN's best rate is at the edge."""
+    name = next(n for n in ROWS if recipe(CELLS["mini-2"], n, MINI).norm == own.norm
+                and replace(recipe(CELLS["mini-2"], n, MINI), lr=own.lr, epochs=own.epochs,
+                            median_of=own.median_of, seed=own.seed) == own)  # fmt: skip
+    place = list(ROWS).index(name)
+    return 60.0 - place + (own.epochs > SHORT) * 10 - 20 * (own.lr != BEST[name]) + own.seed / 10
+
+
+def trained(ledger: Ledger, folder: Path, stage: plan.Stage) -> list[Recipe]:
+    """All runs of a stage, in the order in which they were wanted."""
+    order: list[Recipe] = []
+    while left := [own for own in plan.wanted(stage, MINI, ledger) if own not in ledger]:
+        for own in left:
+            done(ledger, folder, own, score(own))
+        order += left
+    return order
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ledger, list[Recipe]]:
+    """The first stage, done."""
+    folder = tmp_path_factory.mktemp("study")
+    ledger = Ledger(folder / "runs.jsonl")
+    return ledger, trained(ledger, folder, FIRST)
+
+
+def test_every_step_has_as_many_images_but_in_the_papers_cells() -> None:
+    for name, cell in CELLS.items():
+        own = row(cell, "bn", MINI).full
+        images = own.batch_size * own.simulate_workers
+        assert images == (8 * cell.n if name.startswith("paper") else STEP)
+        # 0.1 for 256 images is the paper's
+        if cell.paper:
+            assert own.rate == pytest.approx(0.1 * images / 256)
+            assert own.milestones == (5, 10, 15)
+
+
+def test_rates_first_then_wider_ones_at_the_edge_then_runs_to_the_end(
+    study: tuple[Ledger, list[Recipe]],
+) -> None:
+    _, order = study
+    short = [own for own in order if own.epochs == SHORT]
+    full = [own for own in order if own.epochs == EPOCHS]
+    assert order == [*short, *full]
+    assert len({own.key() for own in order}) == len(order)
+    assert len(short) == len(ROWS) * len(RATES) + 1
+    wider = short[-1]
+    assert (wider.norm, wider.standardize, wider.lr) == ("bn", False, 0.8)
+    assert {partners.name(own): own.lr for own in full}["bn"] == BEST["bn"]
+    assert len(full) == len(ROWS)
+
+
+def test_the_deciding_rows_are_chosen_when_all_rows_are_done(
+    tmp_path: Path, study: tuple[Ledger, list[Recipe]]
+) -> None:
+    ledger, _ = study
+    assert plan.deciding(MINI, ledger) == (
+        *plan.ALWAYS,
+        "bgn, G = 1",
+        "bgn+ws, G = 1",
+        "bgn+ws, G = 8",
+    )
+    assert list(plan.wanted(plan.STAGES[1], MINI, Ledger(tmp_path / "none"))) == []
+    assert plan.deciding(MINI, Ledger(tmp_path / "none")) == ()
+
+
+def test_the_report(tmp_path: Path, study: tuple[Ledger, list[Recipe]]) -> None:
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    ledger.path.write_text(study[0].path.read_text())
+    ledger = Ledger(ledger.path)
+    trained(ledger, tmp_path, plan.STAGES[2])
+    diagnoses = Diagnoses(tmp_path / "diagnoses.jsonl")
+    bn = plan.best("mini-2", "bn", MINI, ledger)
+    assert bn is not None
+    line = {"training mode": 0.55, "first worker": 0.4, "all workers": 0.45, "recalibrated": 0.5}
+    line |= {"key": key(bn)}  # type: ignore[dict-item]
+    diagnoses.path.write_text(json.dumps(line) + "\n")
+    found = report.collect(MINI, ledger, Diagnoses(diagnoses.path))
+    assert [own.name for own in found["mini-2"]] == list(ROWS)
+    text = report.text(found, plan.deciding(MINI, ledger))
+    assert "| BN | 0.8 |  | 70.1 ± 0.1 | 70.1 ± 0.1 | 3 |  |" in text
+    assert "| BN, WS | 0.2 |  | 69.1 ± 0.1 | 69.1 ± 0.1 | 3 | trails, -1.0 ± 0.0 |" in (text)
+    assert "| BN | 55.0 | 40.0 | 45.0 | 50.0 |" in text
+    report.curves(found["mini-2"], tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
