@@ -21,7 +21,7 @@ UNTRACKED = *(None,) * 4, *PLAIN  # running mean and variance, counter, momentum
 
 
 def arguments(dtype: torch.dtype, layout: str, G: int, B: int, affine: bool) -> tuple[Any, ...]:
-    """Of the operator, from x to bias and from B to eps."""
+    """The operator's arguments, from x to bias and from B to eps."""
     torch.manual_seed(0)
     x = torch.randn(4, 6, 5, 7).to(dtype)
     if layout == "last":

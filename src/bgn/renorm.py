@@ -105,7 +105,7 @@ class Reference(NamedTuple):
         return max(len(self.mean), len(self.var))
 
     def bounds(self) -> tuple[Number, Number]:
-        """Of r and of d, now."""
+        """The bounds of r and of d, now."""
         if not isinstance(self.share, Tensor):
             return grow(self.r_max, 1.0, self.share), grow(self.d_max, 0.0, self.share)
         r, d = (

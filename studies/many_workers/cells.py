@@ -11,7 +11,7 @@ from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 from studies.rates import Row
 
 EPOCHS, SHORT = 20, 4
-"""Of the runs that are compared, and of those that choose a learning rate."""
+"""Length of the runs that are compared, and of those that choose a learning rate."""
 STEP = 128
 """Images."""
 RATES = (0.05, 0.0125, 0.2)

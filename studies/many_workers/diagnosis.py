@@ -25,7 +25,7 @@ from studies.ledger import key
 
 FIRST, ALL, EXACT, TRAINING = "first worker", "all workers", "recalibrated", "training mode"
 STEPS = 50
-"""Of the averages over all workers."""
+"""Forward passes that the averages over all workers take."""
 
 
 class Diagnoses:

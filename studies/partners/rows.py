@@ -43,7 +43,7 @@ ROWS: dict[str, dict[str, Any]] = {
 at two images, so it needs no rows of its own."""
 
 EPOCHS, SHORT = 10, 3
-"""Of the runs that are compared, and of those that choose a learning rate."""
+"""Length of the runs that are compared, and of those that choose a learning rate."""
 ALONE = ("bn", "bn+ws", "gn", "gn+ws", "bgn", "bgn+ws", "bgn+ws+renorm", "bn+ws+renorm")
 """Rows that one worker trains, too."""
 

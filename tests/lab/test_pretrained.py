@@ -58,7 +58,7 @@ def same(one: Weights, two: Weights) -> bool:
 
 
 def outputs(*models: nn.Module) -> list[Tensor]:
-    """Of what is before the head, in eval mode."""
+    """The features before the head, in eval mode."""
     torch.manual_seed(2)
     x, found = torch.randn(3, 3, 12, 12, dtype=torch.float64), []
     for model in models:
