@@ -201,12 +201,12 @@ WRONG: dict[
     "Tiny ImageNet, train": (
         tiny_train,
         f"train/{CLASSES[0]}",
-        "Tiny ImageNet .*one level deeper; .*Move them out of .*/images,",
+        "Tiny ImageNet.*one level deeper; .*Move them out of .*/images,",
     ),
     "Tiny ImageNet, val": (
         tiny_val,
         "val",
-        "Tiny ImageNet .*Move each out of .*/val/images .*val_annotations.txt",
+        "Tiny ImageNet.*Move each out of .*/val/images .*val_annotations.txt",
     ),
     "one level too many": (
         doubled,

@@ -370,7 +370,7 @@ def test_killed_before_training_begins(tmp_path: Path) -> None:
     finally:
         _end(child)
     assert child.returncode == 0, said
-    assert "was killed by SIGKILL: all begin again" in said
+    assert "was killed by SIGKILL: all resume" in said
 
 
 @pytest.mark.slow
