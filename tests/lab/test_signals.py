@@ -11,8 +11,9 @@ from bgn_lab.system.signals import INTERRUPTED, REQUEUE, Interrupted
 
 @pytest.fixture(autouse=True)
 def _handlers() -> None:
-    """Where the tests run in the background, SIGINT is ignored."""
+    """Where the tests run in the background, SIGINT is ignored; under nohup, SIGHUP is."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def send(number: int) -> None:
