@@ -19,8 +19,16 @@ from bgn_lab.training.result import Result
 
 
 def key(recipe: Recipe) -> str:
-    """Name of a run in the file: data of one's own counts by the name of its file."""
+    """Name of a run: data of one's own counts by the name of its file.
+
+    No file holds such names, for they change when recipes get a new option.
+    """
     return recipe.key(_file(recipe))
+
+
+def to_json(recipe: Recipe) -> dict[str, Any]:
+    """Plain values, without the folder of the data."""
+    return {**recipe.to_json(), "root": _file(recipe) or None}
 
 
 def _file(recipe: Recipe) -> str:
@@ -34,7 +42,7 @@ class Ledger:
         self.path = path
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         parsed = (_parsed(line, f"{path}, line {i}") for i, line in enumerate(lines, 1))
-        self._lines = {values["key"]: values for values in parsed}
+        self._lines = {key(_run(values).recipe): values for values in parsed}
 
     def __contains__(self, recipe: Recipe) -> bool:
         return key(recipe) in self._lines
@@ -63,7 +71,7 @@ class Ledger:
             "metrics": [one.to_json() for one in run.metrics],
         }
         values.pop("folder")
-        self._lines[key(run.recipe)] = {"key": key(run.recipe), **values}
+        self._lines[key(run.recipe)] = values
         files.make_folder(self.path.parent)
         rows = (json.dumps(values) for values in self._lines.values())
         files.write(self.path, "".join(f"{row}\n" for row in rows))
@@ -72,7 +80,7 @@ class Ledger:
 def _parsed(line: str, place: str) -> dict[str, Any]:
     try:
         values: dict[str, Any] = json.loads(line)
-        _ = values["key"], _run(values)
+        _run(values)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{place}, is not a run: {error!r}") from None
     return values
@@ -84,9 +92,10 @@ def _place(recipe: Recipe) -> tuple[object, ...]:
 
 
 def _run(values: dict[str, Any]) -> Run:
+    recipe = experiments.recipe(values["recipe"])
     return Run(
-        folder=Path(values["key"]),
-        recipe=experiments.recipe(values["recipe"]),
+        folder=Path(key(recipe)),
+        recipe=recipe,
         about=values["about"],
         metrics=tuple(map(Metrics.from_json, values["metrics"])),
         result=Result.from_json(values["result"]),

@@ -21,7 +21,7 @@ from bgn_lab.training import loop
 from bgn_lab.training.run import WEIGHTS
 from bgn_lab.training.task import Task
 from bgn_lab.training.workers import statistics_in_blocks
-from studies.ledger import key
+from studies.ledger import key, to_json
 
 FIRST, ALL, EXACT, TRAINING = "first worker", "all workers", "recalibrated", "training mode"
 STEPS = 50
@@ -34,23 +34,24 @@ class Diagnoses:
     def __init__(self, path: Path) -> None:
         self.path = path
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        self.found: dict[str, dict[str, float]] = {}
-        for line in lines:
-            values = json.loads(line)
-            self.found[values.pop("key")] = values
+        self.found = {
+            key(experiments.recipe(values["recipe"])): values for values in map(json.loads, lines)
+        }
 
     def __contains__(self, recipe: Recipe) -> bool:
         return key(recipe) in self.found
 
     def get(self, recipe: Recipe) -> dict[str, float] | None:
         """Those of a run, if it was diagnosed."""
-        return self.found.get(key(recipe))
+        values = self.found.get(key(recipe))
+        return None if values is None else values["accuracy"]
 
     def add(self, recipe: Recipe, folder: Path) -> None:
         """Diagnose the finished run in a folder."""
-        self.found[key(recipe)] = diagnose(recipe, folder)
+        accuracy = diagnose(recipe, folder)
+        self.found[key(recipe)] = {"recipe": to_json(recipe), "accuracy": accuracy}
         files.make_folder(self.path.parent)
-        rows = (json.dumps({"key": name, **values}) for name, values in self.found.items())
+        rows = (json.dumps(values) for values in self.found.values())
         files.write(self.path, "".join(f"{row}\n" for row in rows))
 
 

@@ -56,6 +56,15 @@ def test_other_images_under_the_same_name_are_refused(tmp_path: Path) -> None:
     assert ledger.path.read_bytes() == before
 
 
+def test_a_run_is_found_after_recipes_got_a_new_option(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    ledger.add(make(tmp_path, 61.0))
+    values = json.loads(ledger.path.read_text())
+    del values["recipe"]["center"]  # as if the line were older than the option
+    ledger.path.write_text(json.dumps(values) + "\n")
+    assert Recipe() in Ledger(ledger.path)
+
+
 def test_unfinished_runs_and_damaged_lines_are_refused(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "runs.jsonl")
     with pytest.raises(ValueError, match="not finished"):

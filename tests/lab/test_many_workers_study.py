@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from studies.ledger import Ledger, key
+from studies.ledger import Ledger, to_json
 from studies.many_workers import plan, report
 from studies.many_workers.cells import CELLS, EPOCHS, RATES, ROWS, SHORT, STEP, recipe, row
 from studies.many_workers.diagnosis import Diagnoses
@@ -100,14 +100,13 @@ def test_the_report(tmp_path: Path, study: tuple[Ledger, list[Recipe]]) -> None:
     diagnoses = Diagnoses(tmp_path / "diagnoses.jsonl")
     bn = plan.best("mini-2", "bn", MINI, ledger)
     assert bn is not None
-    line = {"training mode": 0.55, "first worker": 0.4, "all workers": 0.45, "recalibrated": 0.5}
-    line |= {"key": key(bn)}  # type: ignore[dict-item]
-    diagnoses.path.write_text(json.dumps(line) + "\n")
+    own = {"training mode": 0.55, "first worker": 0.4, "all workers": 0.45, "recalibrated": 0.5}
+    diagnoses.path.write_text(json.dumps({"recipe": to_json(bn), "accuracy": own}) + "\n")
     found = report.collect(MINI, ledger, Diagnoses(diagnoses.path))
     assert [own.name for own in found["mini-2"]] == list(ROWS)
     text = report.text(found, plan.deciding(MINI, ledger))
     assert "| BN | 0.8 |  | 70.1 ± 0.1 | 70.1 ± 0.1 | 3 |  |" in text
-    assert "| BN, WS | 0.2 |  | 69.1 ± 0.1 | 69.1 ± 0.1 | 3 | trails, -1.0 ± 0.0 |" in (text)
+    assert "| BN, WS | 0.2 |  | 69.1 ± 0.1 | 69.1 ± 0.1 | 3 | trails, -1.0 ± 0.0 |" in text
     assert "| BN | 55.0 | 40.0 | 45.0 | 50.0 |" in text
     report.curves(found["mini-2"], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
