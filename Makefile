@@ -81,7 +81,9 @@ docs: $(READY)  ## the documentation, into site/
 	$(VENV)/bin/zensical build --strict --clean
 
 figures: $(READY)  ## draw the pictures of the documentation anew
-	$(VENV)/bin/python docs/figures/partitions.py
+	for name in partitions compare speed which_g; do \
+	  $(VENV)/bin/python -m docs.figures.$$name || exit 1; \
+	done
 
 wheels: $(CLIENTS)  ## what goes to PyPI, into dist/ (OPTIONS="--machine aarch64")
 	$(VENV)/bin/python tools/wheels.py --out dist $(OPTIONS)
@@ -96,4 +98,4 @@ info: $(READY)  ## versions, and which backend is at work
 	@$(VENV)/bin/python -m bgn
 
 clean:  ## remove the environments and everything that is built
-	rm -rf .venv .venv-oldest build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest build dist site .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Tables and pictures of the study "Which G?" from its runs.
+"""Tables of the study "Which G?" from its runs; `make figures` draws its pictures from the record.
 
     python -m studies.which_g_report --out results/which-g
 
@@ -211,10 +211,6 @@ def main() -> None:
         for label, entry in rows.items()
     ]
     files.write(options.out / "results.json", json.dumps(plain, indent=1) + "\n")
-    from studies import which_g_figures
-
-    which_g_figures.accuracy_by_groups(found, options.out / "groups.png")
-    which_g_figures.regret_by_row(mixed(found), options.out / "regret.png")
     print(text)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from tools import release
 
 ROOT = Path(__file__).parent.parent
@@ -126,7 +125,9 @@ def test_changelog_and_tag_have_the_package_version(tmp_path: Path) -> None:
     assert first["version"] == own
     (tmp_path / "src/bgn").mkdir(parents=True)
     (tmp_path / "src/bgn/_version.py").write_text('__version__ = "1.2.0"\n')
-    changelog = "# Changelog\n\n## 1.2.0 (2030-01-31)\n\n- New.\n\n## 1.1.0 (2029-12-01)\n\n- Old.\n"
+    changelog = (
+        "# Changelog\n\n## 1.2.0 (2030-01-31)\n\n- New.\n\n## 1.1.0 (2029-12-01)\n\n- Old.\n"
+    )
     (tmp_path / "CHANGELOG.md").write_text(changelog)
     assert release.notes("v1.2.0", tmp_path) == "- New.\n"
     with pytest.raises(ValueError, match=r"tag='v1.2'; expected 'v1.2.0'"):

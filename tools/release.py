@@ -1,6 +1,6 @@
 """Check that a tag, the version and CHANGELOG.md agree, and print the notes of the release.
 
-    python tools/release.py v0.1.0 > notes.md
+python tools/release.py v0.1.0 > notes.md
 """
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ def run(*command: str, **environment: str) -> None:
     folder = Path(sys.executable).parent
     path = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
     subprocess.run(
-        [sys.executable, "-m", *command], check=True, env={**os.environ, "PATH": path, **environment}
+        [sys.executable, "-m", *command],
+        check=True,
+        env={**os.environ, "PATH": path, **environment},
     )
 
 

@@ -1,6 +1,6 @@
 """Draw which elements of a feature map share a statistic, from the package's own partitions.
 
-    python docs/figures/partitions.py
+    python -m docs.figures.partitions
 
 writes docs/assets/partitions.png (the paper's Figure 1, top) and one picture per normalizer. Blue:
 the elements of the first statistic; strong lines: borders between statistics.
@@ -36,8 +36,8 @@ PARTITIONS: dict[str, tuple[str, Tensor]] = {
     "gn": ("GN, G = 3", slices(N, C, P, G=3, B=N).labels()),
     "pn": ("PN", positional_labels()),
     "gbgn": ("GBGN, G = 3, 2 blocks", channel_groups(N, C, P, G=3, B=2).labels()),
-    "bgn-few": ("BGN, G = 2 (fewer than C)", slices(N, C, P, G=2).labels()),
-    "bgn-many": ("BGN, G = 12 (more than C)", slices(N, C, P, G=12).labels()),
+    "bgn-few": ("BGN, G = 2 < C", slices(N, C, P, G=2).labels()),
+    "bgn-many": ("BGN, G = 12 > C", slices(N, C, P, G=12).labels()),
 }
 Point = tuple[float, float]
 
@@ -88,10 +88,10 @@ def draw(axes: Any, title: str, labels: Tensor) -> None:
         ]
     axes.add_collection(PolyCollection(cells, facecolors=colors, edgecolors=GRID, linewidths=0.5))
     axes.add_collection(LineCollection(borders, colors=BORDER, linewidths=1.3, capstyle="round"))
-    axes.set_title(title, fontsize=11, pad=2)
-    axes.text(C / 2, -P - 0.25, "C", ha="center", va="top", fontsize=9)
-    axes.text(-0.25, -P / 2, "H, W", ha="right", va="center", fontsize=9, rotation=90)
-    axes.text(*project(C + 0.45, P + 0.1, N / 2), "N", ha="left", va="center", fontsize=9)
+    axes.set_title(title, fontsize=16, pad=4)
+    axes.text(C / 2, -P - 0.25, "C", ha="center", va="top", fontsize=13)
+    axes.text(-0.25, -P / 2, "H, W", ha="right", va="center", fontsize=13, rotation=90)
+    axes.text(*project(C + 0.45, P + 0.1, N / 2), "N", ha="left", va="center", fontsize=13)
     axes.set(
         xlim=(-1.0, C + N * DEPTH[0] + 0.6), ylim=(-P - 1.0, N * DEPTH[1] + 0.2), aspect="equal"
     )
