@@ -14,10 +14,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from docs.figures import style
 from PIL import Image
 
 from bgn_lab.system import files
-from docs.figures import style
 
 WIDTH, HEIGHT, SCALE = 1000, 860, 2  # of the window in CSS pixels; pixels of the picture for each
 
