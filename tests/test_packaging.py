@@ -51,14 +51,19 @@ def test_a_plain_install_leaves_torch_alone(tmp_path: Path) -> None:
     assert names <= {"batch-group-norm"}
 
 
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with a release's files for this machine."""
+def needs_tools(compiler: str) -> None:
+    """Skip where a wheel cannot be built."""
     missing = [name for name in ("build", "auditwheel", "twine") if find_spec(name) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}: pip install '.[release]'")
-    if sys.platform != "linux" or not shutil.which("cc"):
-        pytest.skip("needs Linux and a C compiler")
+    if sys.platform != "linux" or not shutil.which(compiler):
+        pytest.skip(f"needs Linux and {compiler}")
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with a release's files for this machine."""
+    needs_tools("cc")
     folder = tmp_path_factory.mktemp("dist")
     printed = run(sys.executable, ROOT / "tools/wheels.py", "--out", folder)
     assert printed.count("PASSED") == 2  # of twine, for the wheel and the source distribution
@@ -115,6 +120,18 @@ def test_a_fresh_environment_runs_what_the_wheel_holds(dist: Path, tmp_path: Pat
     command = "compare --norms bn bgn --batch-sizes 8 --epochs 1 --limit 200 --seeds 1 --out runs"
     run(script, *command.split(), cwd=tmp_path)
     assert (tmp_path / "runs/table.md").exists()
+
+
+@pytest.mark.slow
+@needs_checkout
+def test_a_wheel_for_arm64_is_built_by_a_cross_compiler(tmp_path: Path) -> None:
+    needs_tools("aarch64-linux-gnu-gcc")
+    run(sys.executable, ROOT / "tools/wheels.py", "--out", tmp_path, "--machine", "aarch64")
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "-py3-none-manylinux" in wheel.name
+    assert wheel.name.endswith("_aarch64.whl")
+    core = zipfile.ZipFile(wheel).read("bgn/_native.abi3.so")
+    assert int.from_bytes(core[18:20], "little") == 183  # ELF's number of AArch64
 
 
 @needs_checkout
