@@ -143,13 +143,13 @@ def label(recipe: Recipe) -> str:
     >>> [label(ClassificationRecipe(norm=norm)) for norm in ("gn", "package.module:MyNorm")]
     ['GN', 'package.module:MyNorm']
     >>> label(ClassificationRecipe(norm="bgn+ws", groups=1))
-    'BGN, G = 1, WS'
+    'BGN + WS, G = 1'
     """
-    name, which = NORMALIZERS.get(recipe.norm, recipe.norm), ""
+    name, which = partners.with_labels(NORMALIZERS.get(recipe.norm, recipe.norm), recipe), ""
     if recipe.groups is not None:
         which = f"G = {recipe.groups}"
     elif recipe.instances is not None:
         which = f"{recipe.instances}+ values"
     elif recipe.norm == "bgn":
         which = recipe.usual_name
-    return ", ".join(filter(None, (name, which, *partners.labels(recipe), recipe.variant)))
+    return ", ".join(filter(None, (name, which, recipe.variant)))

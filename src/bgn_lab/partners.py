@@ -19,7 +19,7 @@ class Partner(NamedTuple):
     option: str
     """Name of the recipe's option."""
     label: str
-    """In tables, after the name of the normalizer."""
+    """In tables, after the name of the normalizer and a plus."""
     on: Any = True
     """Value of the option that the word stands for."""
     off: Any = False
@@ -82,6 +82,6 @@ def name(recipe: NormOptions) -> str:
     return "+".join((recipe.norm, *of(recipe)))
 
 
-def labels(recipe: NormOptions) -> list[str]:
-    """Names of the recipe's partners in tables."""
-    return [PARTNERS[word].label for word in of(recipe)]
+def with_labels(name: str, recipe: NormOptions) -> str:
+    """Name of a normalizer in tables, followed by those of the recipe's partners: ``BGN + WS``."""
+    return " + ".join((name, *(PARTNERS[word].label for word in of(recipe))))

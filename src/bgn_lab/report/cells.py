@@ -9,14 +9,20 @@ from dataclasses import dataclass
 
 from bgn_lab.experiments.fewshot.task import half_width
 from bgn_lab.report.collect import Run
+from bgn_lab.report.intervals import paired
 from bgn_lab.training.result import NOT_CONVERGED, Result
 
 NOT_RUN, INCOMPLETE = "not run yet", "incomplete"
+AHEAD, BEHIND = "ahead", "behind"
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean in percent, and the ±: standard deviation over seeds, or 95 % interval over episodes."""
+    """Mean in percent, and what stands after the ±.
+
+    That is the standard deviation over seeds of an accuracy, half of the 95 % interval of a
+    difference, and half of the 95 % interval over episodes of either.
+    """
 
     mean: float
     deviation: float | None  # None for a single value
@@ -54,8 +60,8 @@ class Cell:
 
     runs: tuple[Run, ...]
     accuracy: Spread | None  # of runs that converged
-    difference: Spread | None  # to BN with the same seed
-    best: bool = False
+    difference: Spread | None  # to BN with the same seed, or in the same episode
+    gap: Spread | None = None  # to BN with the same seed, ± over seeds: what verdicts are made of
     failed_accuracy: Spread | None = None  # of runs that did not converge and were tested
     missing: str = NOT_RUN  # what to write without a result
 
@@ -68,6 +74,19 @@ class Cell:
     def failed(self) -> int:
         """How many did not converge."""
         return sum(run.failed for run in self.runs)
+
+    def by_seed(self, key: str) -> dict[int, float]:
+        """A measure of the runs that converged."""
+        return _accuracies({run.recipe.seed: run for run in self.runs}, key)
+
+    @property
+    def standing(self) -> str:
+        """AHEAD or BEHIND of BN if the interval of the difference excludes zero, else nothing."""
+        if self.gap is None or self.gap.deviation is None:
+            return ""
+        if abs(self.gap.mean) <= self.gap.deviation:
+            return ""
+        return AHEAD if self.gap.mean > 0 else BEHIND
 
     @property
     def shown(self) -> Spread | None:
@@ -112,21 +131,33 @@ def interval(values: Sequence[Sequence[float]]) -> Spread | None:
     )
 
 
+def gap(one: Mapping[int, float], other: Mapping[int, float]) -> Spread | None:
+    """Mean difference of fractions by seed in percent points, ± half of its 95 % interval.
+
+    >>> gap({0: 0.7, 1: 0.72, 2: 0.71}, {0: 0.6, 1: 0.61, 2: 0.61}).text(sign=True)
+    '+10.3 ± 1.4'
+    """
+    count = len(one.keys() & other.keys())
+    if not count:
+        return None
+    mean, half = paired(one, other)
+    return Spread(100 * mean, None if half is None else 100 * half, count)
+
+
 def cell(runs: Mapping[int, Run], baseline: Mapping[int, Run], key: str = "test_accuracy") -> Cell:
     """Averages of runs by seed; ``baseline`` has those of BN at the same place."""
     order = tuple(runs[seed] for seed in sorted(runs))
     own, other = _accuracies(runs, key), _accuracies(baseline, key)
     failed = spread(list(_accuracies(runs, key, failed=True).values()))
+    apart = gap(own, other)
+    found = spread(list(own.values())), apart
     if any(run.result.episodes for run in order if run.result is not None):
         parts, others = _episodes(runs, key), _episodes(baseline, key)
         differences = [
             [a - b for a, b in zip(parts[s], others[s], strict=True)] for s in parts if s in others
         ]
         found = interval(list(parts.values())), interval(differences)
-    else:
-        paired = [own[seed] - other[seed] for seed in own if seed in other]
-        found = spread(list(own.values())), spread(paired)
-    return Cell(order, *found, failed_accuracy=failed)
+    return Cell(order, *found, apart, failed_accuracy=failed)
 
 
 def _over(runs: Mapping[int, Run], failed: bool) -> dict[int, Result]:

@@ -133,18 +133,22 @@ def _code(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:6]
 
 
-def _order(run: Run) -> tuple[int, bool, int, int, tuple[str, ...], str]:
-    """Sort key of a row: the paper's order, then BGN's default before G from the largest to 1.
+def _order(run: Run) -> tuple[int, list[int], int, str, bool, int, int, str]:
+    """Sort key of a row: rows without partners in the paper's order, then those with partners.
 
-    Partners and variants come after what they vary.
+    Rows with the same partners stand together, again in the paper's order: BN + WS, BGN + WS,
+    BN + renorm. BGN's default comes before G from the largest to 1, a variant after what it varies.
     """
     r = run.recipe
+    own = [list(partners.PARTNERS).index(word) for word in partners.of(r)]
     return (
+        len(own),
+        own,
         [*paper.NORMALIZERS, r.norm].index(r.norm),
+        r.norm,
         r.groups is not None,
         r.instances or 0,
         -(r.groups or 0),
-        partners.of(r),
         r.variant,
     )
 
@@ -169,17 +173,8 @@ def _one(runs: list[Run], difference: str) -> Comparison:
         if column.place == MEAN and begun:
             found = replace(found, missing=INCOMPLETE)
         cells[label, column] = found
-    for column in columns:
-        means = {
-            label: found.accuracy.mean
-            for label in labels
-            if (found := cells[label, column]).accuracy is not None and not found.failed
-        }
-        for label, mean in means.items():
-            if round(mean, 1) == round(max(means.values()), 1):
-                cells[label, column] = replace(cells[label, column], best=True)
     return Comparison(
-        runs[0].recipe, labels, places, cells, difference, _about_weights(runs, weights)
+        runs[0].recipe, labels, places, cells, difference, _about_weights(runs, weights), rivals
     )
 
 
@@ -217,8 +212,8 @@ def _about_weights(runs: Sequence[Run], shown: Sequence[str]) -> str:
     if len(found) < 2 or any(shown):
         return ""
     names = {
-        ", ".join(
-            (paper.NORMALIZERS.get(run.recipe.norm, run.recipe.norm), *partners.labels(run.recipe))
+        partners.with_labels(
+            paper.NORMALIZERS.get(run.recipe.norm, run.recipe.norm), run.recipe
         ): _file_name(run)
         for run in runs
     }

@@ -223,7 +223,7 @@ def curves(found: Comparison, columns: int = 4) -> Figure:
 
     Training accuracy comes first, below it the other accuracies that were measured.
     """
-    kinds = _kinds(found)
+    kinds = kinds_of(found)
     places, columns = found.places, min(columns, len(found.places))
     # more markers would hide the lines
     few = max((epoch.epoch for run in found.runs for epoch in run.metrics), default=0) <= 12
@@ -238,7 +238,7 @@ def curves(found: Comparison, columns: int = 4) -> Figure:
     for number, (block, kind) in enumerate((block, kind) for block in blocks for kind in kinds):
         for axes, place in zip(panels[number], block, strict=False):
             for label in found.labels:
-                if means := _means(found.at(label, place), kind.key):
+                if means := by_epoch(found.at(label, place), kind.key):
                     style = _style(label, found.labels) | ({} if few else {"marker": ""})
                     (drawn[label],) = axes.plot(list(means), list(means.values()), **style)
             axes.xaxis.get_major_locator().set_params(integer=True)
@@ -252,7 +252,7 @@ def curves(found: Comparison, columns: int = 4) -> Figure:
     return figure
 
 
-def _kinds(found: Comparison) -> list[Measure]:
+def kinds_of(found: Comparison) -> list[Measure]:
     """What was measured by epoch: on training images, then on others."""
     known = list(dict.fromkeys((TRAINING, *found.setting.curves)))
     epochs = [epoch for run in found.runs for epoch in run.metrics]
@@ -261,18 +261,18 @@ def _kinds(found: Comparison) -> list[Measure]:
     ] or known[-1:]
 
 
-def _means(cell: Cell, name: str) -> dict[int, float]:
+def by_epoch(cell: Cell, name: str) -> dict[int, float]:
     """Mean by epoch over the runs that converged, or over all if none did.
 
     Unfinished runs are left out.
     """
     over = [run for run in cell.runs if run.result is not None]
-    by_epoch: dict[int, list[float]] = defaultdict(list)
+    found: dict[int, list[float]] = defaultdict(list)
     for run in [run for run in over if not run.failed] or over:
         for metrics in run.metrics:
             if (value := metrics.value(name)) is not None:
-                by_epoch[metrics.epoch].append(100 * value)
-    return {epoch: sum(values) / len(values) for epoch, values in sorted(by_epoch.items())}
+                found[metrics.epoch].append(100 * value)
+    return {epoch: sum(values) / len(values) for epoch, values in sorted(found.items())}
 
 
 class Drawn(NamedTuple):

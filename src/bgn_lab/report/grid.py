@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from bgn_lab import experiments
 from bgn_lab.experiments.experiment import Experiment
@@ -38,6 +39,8 @@ class Comparison:
     cells: dict[tuple[str, Column], Cell]
     difference: str = ""  # from other comparisons of the same title
     weights: str = ""  # pretrained weights that differ from row to row
+    rivals: Mapping[str, str] = field(default_factory=dict)
+    """The row of BN that each row is compared with."""
 
     @property
     def experiment(self) -> Experiment:

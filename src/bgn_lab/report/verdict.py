@@ -1,0 +1,202 @@
+"""What a comparison says, in sentences: which rows lead BN, which trail it, what is within noise.
+
+A row leads or trails if the 95 % interval of its difference to BN, paired by seed, excludes zero
+(:attr:`Cell.standing`). One seed says nothing about spread, so it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from bgn_lab.report.cells import AHEAD, BEHIND, Cell, Spread, gap
+from bgn_lab.report.grid import Column, Comparison
+from bgn_lab.report.intervals import CONFIDENCE
+
+NAMED = 3  # rows that a sentence lists by name
+ENOUGH = 3  # seeds from which on intervals are not very wide
+FEW_SEEDS = {
+    1: "One seed says nothing about spread: any of these differences may be chance.",
+    2: "Two seeds leave wide intervals.",
+}
+MORE_SEEDS = "The same command with more --seeds adds the runs that are missing."
+
+
+class Sentence(NamedTuple):
+    """A sentence about one column or, where they say the same, several."""
+
+    where: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.text}"
+
+
+def verdict(found: Comparison) -> list[Sentence]:
+    """A sentence for each column, the first column first; columns that say the same share one."""
+    by_text: dict[str, list[Column]] = {}
+    for column in found.columns:
+        cells = {label: found.cells[label, column] for label in found.labels}
+        if any(own.results for own in cells.values()):
+            parts = _against_bn(found, cells) or _highest(cells, column.measure.key)
+            parts += _not_converged(cells)
+            by_text.setdefault("; ".join(parts) + ".", []).append(column)
+    return [Sentence(_where(found, columns), text) for text, columns in by_text.items()]
+
+
+def advice(found: Comparison) -> str:
+    """What few seeds mean and how to add some; empty with enough of them."""
+    seeds = max((own.accuracy.count for own in found.cells.values() if own.accuracy), default=0)
+    if any(own.accuracy and own.results[0].episodes for own in found.cells.values()):
+        seeds = len(found.seeds)  # their accuracies are averages over episodes
+    return f"{FEW_SEEDS[seeds]} {MORE_SEEDS}" if 0 < seeds < ENOUGH else ""
+
+
+def noise(found: Comparison) -> str:
+    """How rows are judged, and how often chance alone would mark one."""
+    made = sum(own.gap is not None and own.gap.count > 1 for own in found.cells.values())
+    if not made:
+        return ""
+    by_chance = round(made * (1 - CONFIDENCE))
+    chance = f" Of {made} intervals about {by_chance} would exclude it by chance." if by_chance else ""
+    return (
+        "Within noise: the 95 % interval of the difference to BN, seed by seed (Student's t),"
+        f" includes zero.{chance}"
+    )
+
+
+def spoken(label: str) -> str:
+    """The name of a row in a sentence.
+
+    >>> spoken("BGN + WS, G = 8"), spoken("BN")
+    ('BGN + WS (G = 8)', 'BN')
+    """
+    name, _, rest = label.partition(", ")
+    return f"{name} ({rest})" if rest else name
+
+
+def _where(found: Comparison, columns: Sequence[Column]) -> str:
+    if not found.by_batch_size:
+        titles = _list([column.title for column in columns])
+        return f"{titles[0].upper()}{titles[1:]}:"
+    images = "image" if [column.place for column in columns] == [1] else "images"
+    each = " per worker" if found.setting.simulate_workers > 1 else ""
+    return f"At {_list([str(column.place) for column in columns])} {images}{each}"
+
+
+def _against_bn(found: Comparison, cells: Mapping[str, Cell]) -> list[str]:
+    """Parts of a sentence that compares rows with BN; none without BN."""
+    gaps = {
+        label: own.gap
+        for label, own in cells.items()
+        if own.gap is not None and label in found.rivals
+    }
+    if not gaps:
+        return []
+    rivals = {found.rivals[label] for label in gaps}
+    bn = spoken(next(iter(rivals))) if len(rivals) == 1 else "its BN"
+    order = sorted(gaps, key=lambda label: -gaps[label].mean)
+    seeds = max(own.count for own in gaps.values())
+    over = f"over {seeds} seeds"
+    if seeds == 1:
+        return [_single(order, gaps, bn)]
+    ahead = [label for label in order if cells[label].standing == AHEAD]
+    behind = [label for label in order if cells[label].standing == BEHIND]
+    rest = [label for label in order if not cells[label].standing]
+    if not ahead and not behind:
+        return [_all_within_noise(order, gaps, bn, over)]
+    if not ahead and not rest:
+        least = f", {_named(behind[0], gaps)} by least" if len(behind) > 1 else ""
+        return [f"{bn} leads {_rows(behind)} by more than noise {over}{least}"]
+    parts = []
+    if ahead:
+        first, *others = ahead
+        parts = [f"{spoken(first)} leads {bn} by {gaps[first].text()} points {over}"]
+        if others:
+            parts += [f"so {'does' if len(others) == 1 else 'do'} {_several(others, gaps)}"]
+    if behind:
+        trail = "trails" if len(behind) == 1 else "trail"
+        whom = "it" if ahead else f"{bn} by more than noise {over}"
+        parts += [f"{_list(_cut([spoken(label) for label in behind[::-1]]))} {trail} {whom}"]
+    if rest:
+        one = f"{spoken(rest[0])} is" if len(rest) == 1 else "the others are"
+        parts += [f"{one} within noise"]
+    return parts
+
+
+def _single(order: Sequence[str], gaps: Mapping[str, Spread], bn: str) -> str:
+    """One seed: what is highest, and by how much."""
+    best = order[0]
+    if gaps[best].mean > 0:
+        return f"{spoken(best)} is {gaps[best].text()} points above {bn}, with one seed"
+    return f"{bn} is highest with one seed, {_named(best, gaps)} next"
+
+
+def _all_within_noise(
+    order: Sequence[str], gaps: Mapping[str, Spread], bn: str, over: str
+) -> str:
+    largest = max(order, key=lambda label: abs(gaps[label].mean))
+    if len(order) == 1:
+        return f"{_named(largest, gaps)} is within noise of {bn} {over}"
+    return f"every row is within noise of {bn} {over}, {_named(largest, gaps)} farthest from it"
+
+
+def _highest(cells: Mapping[str, Cell], key: str) -> list[str]:
+    """Parts of a sentence where there is no BN: the best row beside the next."""
+    means = {
+        label: own.accuracy for label, own in cells.items() if own.accuracy and not own.failed
+    }
+    if not means:
+        return []
+    first, *others = sorted(means, key=lambda label: -means[label].mean)
+    reached = f"{spoken(first)} is highest with {means[first].text()} %"
+    lead = others and gap(cells[first].by_seed(key), cells[others[0]].by_seed(key))
+    if not lead:
+        return [reached]
+    next_ = spoken(others[0])
+    if lead.deviation is None:
+        return [f"{reached} and one seed, {next_} next ({-lead.mean:+.1f})"]
+    sure = lead.mean > lead.deviation
+    what = f"its lead over {next_}, {lead.text()} points over {lead.count} seeds,"
+    return [reached, f"{what} is {'more than' if sure else 'within'} noise"]
+
+
+def _not_converged(cells: Mapping[str, Cell]) -> list[str]:
+    failed = {label: own for label, own in cells.items() if own.failed}
+    if not failed:
+        return []
+    names = [
+        f"{spoken(label)} ({own.failed} of {len(own.results)} runs)"
+        for label, own in failed.items()
+    ]
+    return [f"{_list(_cut(names))} did not converge"]
+
+
+def _named(label: str, gaps: Mapping[str, Spread]) -> str:
+    return f"{spoken(label)} ({gaps[label].text(sign=True)})"
+
+
+def _several(labels: Sequence[str], gaps: Mapping[str, Spread]) -> str:
+    return _list(_cut([_named(label, gaps) for label in labels]))
+
+
+def _rows(labels: Sequence[str]) -> str:
+    return spoken(labels[0]) if len(labels) == 1 else "every other row"
+
+
+def _cut(names: Sequence[str]) -> list[str]:
+    """
+    >>> _cut(["a", "b", "c", "d", "e"]), _cut(["a", "b", "c", "d"])
+    (['a', 'b', 'c', '2 more'], ['a', 'b', 'c', 'd'])
+    """
+    more = len(names) - NAMED
+    return [*names[:NAMED], f"{more} more"] if more > 1 else list(names)
+
+
+def _list(names: Sequence[str]) -> str:
+    """
+    >>> _list(["2"]), _list(["2", "8", "32"])
+    ('2', '2, 8 and 32')
+    """
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
