@@ -22,6 +22,8 @@ from bgn_lab.training.result import NOT_CONVERGED
 
 MARKED = 12  # epochs from which on marks would hide the lines
 ROW, HEAD = 30, 8  # of a row of dots, and what is above the first
+MEASURED = "Measured: test accuracy, %"
+CROSS = Style("bad", "cross")
 Wrap = Callable[[str, str], str]
 
 
@@ -30,7 +32,8 @@ class Chart(NamedTuple):
 
     title: str
     picture: str
-    key: tuple[tuple[str, Style], ...] = ()
+    key: tuple[tuple[str, str], ...] = ()
+    """Names and pictures of marks."""
 
 
 class Entry(NamedTuple):
@@ -62,12 +65,16 @@ def key(found: Comparison) -> list[Entry]:
     entries = []
     for number, (label, style) in enumerate(rows(found).items()):
         line = svg.polyline([(2.0, 8.0), (30.0, 8.0)], **_dashes(style))
-        shown = svg.tag(
-            "svg", line + svg.mark(style.shape, 16.0, 8.0, hollow=style.hollow),
-            viewBox="0 0 32 16", class_="sample", style=_color(style), aria_hidden="true",
-        )  # fmt: skip
-        entries.append(Entry(number, label, shown))
+        entries.append(Entry(number, label, _sample(style, line)))
     return entries
+
+
+def _sample(style: Style, line: str = "") -> str:
+    """The mark of a style, perhaps on its line."""
+    return svg.tag(
+        "svg", line + svg.mark(style.shape, 16.0, 8.0, hollow=style.hollow),
+        viewBox="0 0 32 16", class_="sample", style=_color(style), aria_hidden="true",
+    )  # fmt: skip
 
 
 def _color(style: Style) -> str:
@@ -116,20 +123,14 @@ def _by_batch_size(found: Comparison) -> Chart:
         style = all_rows[label]
         content = _line(panel, style, {n: shift * n for n in sizes}, own, label)
         content += "".join(
-            _failure(panel, shift * n, c, f"{label}, {named(n)}") for n, c in own.items()
+            _failure(panel, shift * n, c, f"{label}, {named(n)}", i % 3) for n, c in own.items()
         )
         drawn.append(group(label, content))
     frame = panel.frame(sizes, "batch size (images normalized together)")
     name = "Test accuracy against batch size; the table has the numbers."
-    cross = (NOT_CONVERGED, CROSS),
     failed = any(own.failed for own in cells.values())
-    return Chart(
-        "Measured: test accuracy, %", svg.picture(frame + "".join(drawn), name),
-        cross if failed else (),
-    )  # fmt: skip
-
-
-CROSS = Style("bad", "cross")
+    key = ((NOT_CONVERGED, _sample(CROSS)),) if failed else ()
+    return Chart(MEASURED, svg.picture(frame + "".join(drawn), name), key)
 
 
 def _line(
@@ -147,7 +148,7 @@ def _line(
     return "".join(parts)
 
 
-def _failure(panel: svg.Panel, x: float, cell: Cell, what: str) -> str:
+def _failure(panel: svg.Panel, x: float, cell: Cell, what: str, level: int) -> str:
     """A cross for runs that did not converge: at their accuracy, or on the axis if that is below."""
     if not cell.failed:
         return ""
@@ -159,8 +160,9 @@ def _failure(panel: svg.Panel, x: float, cell: Cell, what: str) -> str:
     if reached is None:
         return at
     return at + svg.label(
-        f"{reached.mean:.0f}", panel.across(x), panel.floor - 8, text_anchor="middle", class_="low"
-    )
+        f"{reached.mean:.0f}", panel.across(x), panel.floor - 8 - 11 * level,
+        text_anchor="middle", class_="low",
+    )  # fmt: skip
 
 
 def _paper_by_batch_size(found: Comparison) -> Chart:
@@ -199,7 +201,7 @@ def _by_row(found: Comparison) -> Chart:
         failed[label] = [a.mean for cell in own.values() if (a := cell.failed_accuracy)]
     names = [column.title for column in found.columns]
     group = _groups(found)
-    return _dots("Measured: test accuracy, %", names, values, group, {n: n for n in values}, failed)
+    return _dots(MEASURED, names, values, group, {n: n for n in values}, failed)
 
 
 def _paper_by_row(found: Comparison) -> Chart:
@@ -264,9 +266,8 @@ def _dots(
         svg.label("test accuracy, %", svg.WIDTH / 2, height - 7, text_anchor="middle",
                   class_="name"),
     ]  # fmt: skip
-    key = tuple(look.items())
-    if any(failed.values()):
-        key += ((NOT_CONVERGED, CROSS),)
+    marks = look | ({NOT_CONVERGED: CROSS} if any(failed.values()) else {})
+    key = tuple((name, _sample(style)) for name, style in marks.items())
     name = "Test accuracy by row; a table has the numbers."
     return Chart(title, svg.picture("".join(axis + drawn), name, height), key)
 

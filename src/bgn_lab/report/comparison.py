@@ -23,12 +23,11 @@ from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
 from bgn_lab.recipe import Measure, Recipe
 from bgn_lab.report.cells import INCOMPLETE, cell
 from bgn_lab.report.collect import Run
-from bgn_lab.report.grid import Column, Comparison, data_name, named
+from bgn_lab.report.grid import MEAN, Column, Comparison, data_name, named
 from bgn_lab.system.printable import shorten
 
 __all__ = ["Comparison", "compare", "compared", "named"]
 
-MEAN = "mean"
 IN_TITLE = ("experiment", "data", "model", "width", "epochs", "simulate_workers")
 BY_TASK = "as released, by task"  # trust that is the default of each task
 BySeed = dict[tuple[str, int | str], dict[int, Run]]

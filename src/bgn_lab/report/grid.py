@@ -16,6 +16,7 @@ from bgn_lab.system.printable import shorten
 from bgn_lab.training.result import Result
 
 BASELINE = "BN"
+MEAN = "mean"  # over tasks
 JUDGED = {"train": "training", "validation": "validation"}  # images, by their name in results
 LONGEST_NAME = 120
 
@@ -111,29 +112,54 @@ class Comparison:
         """How to read the table."""
         median = self.setting.median_of
         when = f" (median of the last {median} epochs)" if median > 1 else ""
-        seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else "one seed"
-        if any(result.episodes for result in self.results):
-            over = f", mean of {seeds} ± 95 % interval over the episodes"
-            single, pairs = "", "episode by episode"
-        elif len(self.seeds) > 1:
-            over, pairs = f", mean ± standard deviation over {seeds}", "seed by seed"
-            alone = any(c.accuracy and c.accuracy.count < 2 for c in self.cells.values())
-            single = " (no ± where there is but one run)" if alone else ""
+        return " ".join(
+            filter(
+                None,
+                (
+                    f"Test accuracy in %{when}, {self._over()}.",
+                    self._differences(),
+                    "Accuracies of runs that did not converge are marked, and in no other average."
+                    if any(cell.failed for cell in self.cells.values())
+                    else "",
+                    self.experiment.explain(self.setting),
+                    self.weights.strip(),
+                ),
+            )
+        )
+
+    @property
+    def by_episode(self) -> bool:
+        """Whether accuracies are averages over episodes."""
+        return any(result.episodes for result in self.results)
+
+    def _over(self) -> str:
+        """What the numbers of a cell are."""
+        several = len(self.seeds) > 1
+        seeds = f"{len(self.seeds)} seeds" if several else "one seed"
+        if self.by_episode:
+            return f"mean of {seeds} ± half of the 95 % interval over the episodes"
+        if not several:
+            return seeds
+        alone = any(c.accuracy and c.accuracy.count < 2 for c in self.cells.values())
+        single = " (no ± where there is but one run)" if alone else ""
+        return f"mean ± standard deviation over {seeds}{single}"
+
+    def _differences(self) -> str:
+        """What the differences are, and which are marked."""
+        if not self.rivals:
+            return ""
+        found = [cell for cell in self.cells.values() if cell.gap]
+        several = any(cell.gap.count > 1 for cell in found if cell.gap)
+        marked = any(cell.standing for cell in found)
+        if self.by_episode:
+            half = " ± half of its 95 % interval over the episodes"
+            which = "if their interval over the seeds excludes zero" if marked else ""
         else:
-            over, single, pairs = f", {seeds}", "", "seed by seed"
-        beside = f", and the difference to {BASELINE}, {pairs}" if BASELINE in self.labels else ""
-        best = "at its batch size" if self.by_batch_size else "of its column"
-        failed = (
-            " Accuracies of runs that did not converge are marked, and in no other average."
-            if any(cell.failed for cell in self.cells.values())
-            else ""
-        )
-        explained = self.experiment.explain(self.setting)
-        explained = (f" {explained}" if explained else "") + self.weights
-        return (
-            f"Test accuracy in %{when}{over}{single}{beside}. Bold: the best {best}."
-            f"{failed}{explained}"
-        )
+            half = " ± half of its 95 % interval (Student's t)" if several else ""
+            which = "if their interval excludes zero" if marked else ""
+        pairs = "episode by episode" if self.by_episode else "seed by seed"
+        shown = f" Differences are marked {which}." if which else ""
+        return f"Then the difference to {BASELINE}, {pairs},{half}.{shown}".replace(",.", ".")
 
     def caveats(self) -> str:
         """What a reader needs in order to judge it."""
@@ -160,6 +186,21 @@ class Comparison:
             f"{100 * over[0].floor:.1f} % or less of the {judged} images, "
             "or whose loss is not finite, did not converge."
         )
+
+    def facts(self) -> list[str]:
+        """Numbers of runs, seeds and images, and the time that training took."""
+        over = self.results
+        if not over:
+            return []
+        seconds = sum(result.seconds for result in over)
+        hours = f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} min"
+        images = [f"{over[0].images.train:,} training images", f"{over[0].images.test:,} test images"]
+        return [
+            count(len(over), "run"),
+            count(len(self.seeds), "seed"),
+            *([] if over[0].source is not None else images),  # domains differ
+            f"{hours} of training",
+        ]
 
     def _between_seeds(self) -> float:
         """The largest difference of two runs of one normalizer, in percent."""

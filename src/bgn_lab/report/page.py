@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
@@ -11,24 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from matplotlib.figure import Figure
+from markupsafe import Markup
 
 from bgn_lab import paper
-from bgn_lab.report import figures, text
-from bgn_lab.report.cells import Cell, became
+from bgn_lab.report import charts, glossary, palette, text
+from bgn_lab.report.cells import AHEAD, BEHIND, Cell, became
 from bgn_lab.report.collect import LONGEST, Damaged, Run
 from bgn_lab.report.comparison import compared
 from bgn_lab.report.grid import Comparison, named
+from bgn_lab.report.verdict import SHOWN, advice, noise, verdict
 from bgn_lab.system.printable import shorten
 
 FEW = 5  # columns that fit a phone without scrolling
+ROOMY = 3  # columns that have room for an accuracy and a difference side by side
+HERE = Path(__file__).parent / "templates"
+UP, DOWN = "▲ ", "▼ "  # before differences that are more than noise: color is not all they have
 Table = dict[str, Any]
 
 
 @cache
 def _template() -> Template:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader(HERE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -37,56 +42,52 @@ def _template() -> Template:
     return environment.get_template("report.html")
 
 
-def page(
-    comparisons: Sequence[Comparison],
-    damaged: Sequence[Damaged] = (),
-    drawn: Sequence[figures.Drawn] | None = None,
-) -> str:
-    """The page as HTML.
-
-    ``drawn`` has the pictures of each comparison for a wide screen, if there are some already.
-    """
-    drawn = drawn or [figures.draw(found) for found in comparisons]
+def page(comparisons: Sequence[Comparison], damaged: Sequence[Damaged] = ()) -> str:
+    """The page as HTML."""
+    script = (HERE / "report.js").read_text(encoding="utf-8")
+    code = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    shown = [_comparison(number, found) for number, found in enumerate(comparisons, 1)]
     return _template().render(
         title=text.TITLE,
         mark=text.MARK,
+        style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        modes={mode: palette.colors(mode) for mode in palette.MODES},
+        script=Markup(script),  # nothing else may run
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{code}'",
         left_out=text.LEFT_OUT,
         damaged=[one.short() for one in damaged],
-        comparisons=[_measured(*both) for both in zip(comparisons, drawn, strict=True)],
+        comparisons=shown,
+        shown=SHOWN,
         papers=[_theirs(source) for source in text.paper_tables(comparisons)],
     )
 
 
-def _table(header: Sequence[str], rows: Iterable[Iterable[str]], kind: str = "words") -> Table:
+def _table(
+    name: str, header: Sequence[str], rows: Iterable[Iterable[str]], kind: str = "words"
+) -> Table:
     """A table of plain cells.
 
     With many columns it scrolls on a phone, rather than breaking every number in two.
     """
     cells = [[{"text": cell, "kind": "", "below": []} for cell in row] for row in rows]
-    return _cells(header, cells, kind)
+    return _cells(name, header, cells, kind)
 
 
-def _cells(header: Sequence[str], rows: Sequence[Sequence[Table]], kind: str) -> Table:
+def _cells(name: str, header: Sequence[str], rows: Sequence[Sequence[Table]], kind: str) -> Table:
     least = 5 * len(header) if len(header) > FEW and kind != "printed" else 0
-    return {"header": list(header), "rows": rows, "kind": kind, "least": least}
+    return {"name": name, "header": list(header), "rows": rows, "kind": kind, "least": least}
 
 
 def _cell(cell: Cell) -> Table:
-    kind = "best" if cell.best else "bad" if cell.failed else "" if cell.results else "none"
-    below = [line for line in (cell.difference_text(), cell.note()) if line]
-    return {"text": cell.text(), "kind": kind, "below": below}
+    kind = cell.standing or ("bad" if cell.failed else "" if cell.results else "none")
+    arrow = {AHEAD: UP, BEHIND: DOWN, "": ""}[cell.standing]
+    difference = cell.difference_text()
+    gap = arrow + difference if difference else ""
+    below = [cell.note()] if cell.note() else []
+    return {"text": cell.text(), "kind": kind, "gap": gap, "below": below}
 
 
-def _picture(wide: Figure, narrow: Figure, caption: str) -> Table:
-    """Both are in the page; the browser shows the one that fits."""
-    broad, slim = (
-        f"data:image/svg+xml;base64,{b64encode(figures.svg(figure)).decode()}"
-        for figure in (wide, narrow)
-    )
-    return {"wide": broad, "narrow": slim, "caption": caption}
-
-
-def _measured(found: Comparison, drawn: figures.Drawn) -> dict[str, Any]:
+def _comparison(number: int, found: Comparison) -> dict[str, Any]:
     rows = [
         [
             {"text": label, "kind": "", "below": []},
@@ -99,34 +100,32 @@ def _measured(found: Comparison, drawn: figures.Drawn) -> dict[str, Any]:
         for label in found.labels
     )
     header, beside = text.beside(found)
+    columns = [column.title for column in found.columns]
+    kind = "measured roomy" if len(columns) <= ROOMY else "measured"
     return {
-        "title": f"Measured: {found.title()}",
-        "table": _cells(["", *(column.title for column in found.columns)], rows, "measured"),
-        "captions": [found.reading(), found.caveats()],
-        "pictures": [
-            _picture(
-                drawn.accuracies,
-                figures.accuracies(found, columns=1),
-                "Test accuracy: measured, and the paper's own figures. Bars: the ± of the table.",
-            ),
-            _picture(
-                drawn.curves,
-                figures.curves(found, columns=1),
-                "Accuracy after every epoch: mean over the seeds that converged, or over all if"
-                " none did.",
-            ),
-        ],
+        "id": f"c{number}",
+        "title": found.title(),
+        "facts": found.facts(),
+        "verdict": verdict(found),
+        "advice": advice(found),
+        "one_seed": len(found.seeds) == 1,
+        "table": _cells("Test accuracy, %", ["normalizer", *columns], rows, kind),
+        "reading": found.reading(),
+        "judging": [line for line in (noise(found), found.caveats()) if line],
+        "terms": glossary.key(found.labels),
+        "key": charts.key(found),
+        "pictures": [("", charts.accuracies(found)), *charts.curves(found)],
         "beside": {
             "title": text.BESIDE,
             "note": text.beside_note(found),
-            "table": _table(header, beside),
+            "table": _table(text.BESIDE, header, beside),
         }
         if beside
         else None,
         "became": {
             "title": text.BECAME,
             "note": text.BECAME_NOTE,
-            "table": _table(["", *map(named, found.places)], kinds),
+            "table": _table(text.BECAME, ["normalizer", *map(named, found.places)], kinds),
         },
         "layers": _layers(found),
         "failures": _failures(found),
@@ -151,7 +150,9 @@ def _layers(found: Comparison) -> list[tuple[str, Table]]:
                 for row in result.layers
             )
             same.setdefault(rows, []).append(f"{label}, {named(column.place)}")
-    return [("; ".join(names), _table(header, rows)) for rows, names in same.items()]
+    return [
+        ("; ".join(names), _table("; ".join(names), header, rows)) for rows, names in same.items()
+    ]
 
 
 def _failures(found: Comparison) -> Table | None:
@@ -162,7 +163,8 @@ def _failures(found: Comparison) -> Table | None:
         for run in found.cells[label, column].runs
         if run.failed and run.result is not None
     ]
-    return _table(["normalizer", "where", "seed", "why"], rows, "words long") if rows else None
+    header = ["normalizer", "where", "seed", "why"]
+    return _table("Runs that did not converge", header, rows, "words long") if rows else None
 
 
 def _settings(found: Comparison) -> Table:
@@ -179,7 +181,7 @@ def _settings(found: Comparison) -> Table:
         "seeds": _listed([str(seed) for seed in found.seeds]),
         "training time": f"{minutes:.1f} min, all runs together",
     }
-    return _table(["what", "value"], rows.items(), "words long")
+    return _table("Settings", ["what", "value"], rows.items(), "words long")
 
 
 def _listed(values: list[str], most: int = 20) -> str:
@@ -201,11 +203,10 @@ def _machine(run: Run) -> dict[str, str]:
 
 
 def _theirs(source: paper.Table) -> dict[str, Any]:
-    (corner, *header), rows = text.printed(source)
-    corner = "" if len(rows) == len(source.rows) else corner  # names of normalizers need no header
+    header, rows = text.printed(source)
     return {
-        "title": text.paper_title(source),
+        "title": f"Paper, table {source.number}",
         "subtitle": text.paper_subtitle(source),
         "note": source.note,
-        "table": _table([corner, *header], rows, "printed"),
+        "table": _table(text.paper_title(source), header, rows, "printed"),
     }

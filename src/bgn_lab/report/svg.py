@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 WIDTH, HEIGHT = 400, 270  # of a panel, in its own units: about a phone's screen
 LEFT, RIGHT, TOP, BOTTOM = 40, 8, 12, 42
-SIZE = 4.2  # half of a mark
+SIZE = 3.8  # half of a mark
 
 
 def number(value: float) -> str:

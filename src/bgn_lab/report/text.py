@@ -12,19 +12,21 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bgn_lab import experiments, paper
-from bgn_lab.report.cells import Cell, became
+from bgn_lab.report.cells import AHEAD, BEHIND, Cell, became
 from bgn_lab.report.collect import Damaged
 from bgn_lab.report.grid import BASELINE, Column, Comparison, named
+from bgn_lab.report.verdict import advice, verdict
 from bgn_lab.training.result import NOT_CONVERGED
 
 TITLE = "Normalizers compared"
 MARK = "Written by bgn report, which overwrites it."
-BECAME = "What each normalizer is in this network"
+BECAME = "What each row is in this network"
 BECAME_NOTE = (
     "What it acts as in all layers, the number of groups G and the values that share a statistic."
 )
-BESIDE = "Beside the paper's figures"
+BESIDE = "Measured beside the paper"
 LEFT_OUT = "Left out because they cannot be read"
+MARKS = {AHEAD: "bold green", BEHIND: "bold magenta", "": "dim"}  # of differences on a terminal
 WIDE = 4  # columns from which on differences to BN have a table of their own
 
 
@@ -55,7 +57,10 @@ def markdown(comparisons: Sequence[Comparison], damaged: Sequence[Damaged] = ())
     parts = [f"<!-- {MARK} -->\n", f"# {TITLE}\n"]
     for found in comparisons:
         parts += [
-            f"## Measured: {escape(found.title())}\n",
+            f"## {escape(found.title())}\n",
+            *(f"- {escape(str(sentence))}" for sentence in verdict(found)),
+            *([f"\n{line}"] if (line := advice(found)) else []),
+            "",
             measured(found),
             escape(found.caption()) + "\n",
         ]
@@ -84,7 +89,10 @@ def paper_tables(comparisons: Iterable[Comparison]) -> list[paper.Table]:
 
 
 def measured(found: Comparison) -> str:
-    """Accuracy and difference to BN; many columns have the differences in a second table."""
+    """Accuracy and difference to BN; many columns have the differences in a second table.
+
+    Differences that are more than noise are bold.
+    """
     rows = [
         (escape(label), [found.cells[label, c] for c in found.columns]) for label in found.labels
     ]
@@ -93,7 +101,7 @@ def measured(found: Comparison) -> str:
         header = ["normalizer", *(word for title in titles for word in (title, f"to {BASELINE}"))]
         return table(
             header,
-            ([label, *(t for cell in own for t in (_accuracy(cell), cell.difference_text()))]
+            ([label, *(t for cell in own for t in (_accuracy(cell), _gap(cell)))]
              for label, own in rows),
         )  # fmt: skip
     made = table(["normalizer", *titles], ([label, *map(_accuracy, own)] for label, own in rows))
@@ -101,15 +109,18 @@ def measured(found: Comparison) -> str:
         return made
     differences = table(
         [f"difference to {BASELINE}", *titles],
-        ([label, *(cell.difference_text() for cell in own)] for label, own in rows
+        ([label, *(_gap(cell) for cell in own)] for label, own in rows
          if any(cell.difference for cell in own)),
     )  # fmt: skip
     return f"{made}\n{differences}"
 
 
 def _accuracy(cell: Cell) -> str:
-    note = f" ({cell.note()})" if cell.note() else ""
-    return f"**{cell.text()}**" if cell.best else cell.text() + note
+    return cell.text() + (f" ({cell.note()})" if cell.note() else "")
+
+
+def _gap(cell: Cell) -> str:
+    return f"**{cell.difference_text()}**" if cell.standing else cell.difference_text()
 
 
 def beside(found: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -159,7 +170,7 @@ def printed(source: paper.Table) -> tuple[list[str], list[list[str]]]:
 
 def paper_title(source: paper.Table) -> str:
     """A heading that nobody takes for a measurement made here."""
-    return f"The paper's own figures (its table {source.number}), not measured here"
+    return f"Paper, table {source.number}: not measured here"
 
 
 def paper_subtitle(source: paper.Table) -> str:
@@ -253,26 +264,28 @@ def terminal(found: Comparison, title: str = "") -> Terminal:
 
 
 def _styled(cell: Cell, space: str) -> Text:
-    style = "bold green" if cell.best else "red" if cell.failed else "" if cell.results else "dim"
+    style = "red" if cell.failed else "" if cell.results else "dim"
     return Text(cell.text(space) if cell.results else "·", style=style)
 
 
 def _full(cell: Cell) -> Text:
     made = _styled(cell, " ")
-    below = (cell.difference_text(), cell.note())
-    return made.append("".join(f"\n{line}" for line in below if line), style="not bold dim")
+    if cell.difference:
+        made.append(f"\n{cell.difference_text()}", style=MARKS[cell.standing])
+    return made.append(f"\n{cell.note()}" if cell.note() else "", style="dim")
 
 
 def _compact(cell: Cell) -> Text:
     made = _styled(cell, "") if cell.shown or not cell.results else Text("none", style="red")
     note = f"\n{cell.short_note()}" if cell.failed else ""
-    return made.append(note, style="not bold red")
+    return made.append(note, style="red")
 
 
 def _difference(cell: Cell) -> Text:
-    return Text(cell.difference_text(space=""))
+    return Text(cell.difference_text(space=""), style=MARKS[cell.standing])
 
 
 def _mean_difference(cell: Cell) -> Text:
     """Without the ±, which table.md has."""
-    return Text("" if cell.difference is None else f"{cell.difference.mean:+.1f}")
+    shown = "" if cell.difference is None else f"{cell.difference.mean:+.1f}"
+    return Text(shown, style=MARKS[cell.standing])

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bgn_lab.report.cells import AHEAD, BEHIND, Cell, Spread, gap
-from bgn_lab.report.grid import Column, Comparison
+from bgn_lab.report.grid import MEAN, Column, Comparison
 from bgn_lab.report.intervals import CONFIDENCE
 
 NAMED = 3  # rows that a sentence lists by name
 ENOUGH = 3  # seeds from which on intervals are not very wide
+SHOWN = 4  # sentences that stand at the top; a page folds the others
 FEW_SEEDS = {
     1: "One seed says nothing about spread: any of these differences may be chance.",
     2: "Two seeds leave wide intervals.",
@@ -33,15 +34,27 @@ class Sentence(NamedTuple):
 
 
 def verdict(found: Comparison) -> list[Sentence]:
-    """A sentence for each column, the first column first; columns that say the same share one."""
+    """Sentences for each column, a mean over tasks first; columns that say the same share one."""
     by_text: dict[str, list[Column]] = {}
-    for column in found.columns:
+    for column in sorted(found.columns, key=lambda column: column.place != MEAN):
         cells = {label: found.cells[label, column] for label in found.labels}
-        if any(own.results for own in cells.values()):
-            parts = _against_bn(found, cells) or _highest(cells, column.measure.key)
-            parts += _not_converged(cells)
-            by_text.setdefault("; ".join(parts) + ".", []).append(column)
+        for text in _sentences(found, cells, column.measure.key):
+            by_text.setdefault(text, []).append(column)
     return [Sentence(_where(found, columns), text) for text, columns in by_text.items()]
+
+
+def _sentences(found: Comparison, cells: Mapping[str, Cell], key: str) -> list[str]:
+    """About one column: a sentence for each row of BN that others are compared with."""
+    if not any(own.results for own in cells.values()):
+        return []
+    gaps = {label: own.gap for label, own in cells.items() if own.gap and label in found.rivals}
+    by_rival: dict[str, dict[str, Spread]] = {}
+    for label, own in gaps.items():
+        by_rival.setdefault(found.rivals[label], {})[label] = own
+    made = [_against(spoken(bn), own, cells) for bn, own in by_rival.items()]
+    made = made or [_highest(cells, key)]
+    made[-1] += _not_converged(cells)
+    return [f"{'; '.join(parts)}." for parts in made if parts]
 
 
 def advice(found: Comparison) -> str:
@@ -77,24 +90,14 @@ def spoken(label: str) -> str:
 
 def _where(found: Comparison, columns: Sequence[Column]) -> str:
     if not found.by_batch_size:
-        titles = _list([column.title for column in columns])
-        return f"{titles[0].upper()}{titles[1:]}:"
+        return f"{_list([column.title for column in columns])}:"
     images = "image" if [column.place for column in columns] == [1] else "images"
     each = " per worker" if found.setting.simulate_workers > 1 else ""
     return f"At {_list([str(column.place) for column in columns])} {images}{each}"
 
 
-def _against_bn(found: Comparison, cells: Mapping[str, Cell]) -> list[str]:
-    """Parts of a sentence that compares rows with BN; none without BN."""
-    gaps = {
-        label: own.gap
-        for label, own in cells.items()
-        if own.gap is not None and label in found.rivals
-    }
-    if not gaps:
-        return []
-    rivals = {found.rivals[label] for label in gaps}
-    bn = spoken(next(iter(rivals))) if len(rivals) == 1 else "its BN"
+def _against(bn: str, gaps: Mapping[str, Spread], cells: Mapping[str, Cell]) -> list[str]:
+    """Parts of a sentence that compares rows with one of BN."""
     order = sorted(gaps, key=lambda label: -gaps[label].mean)
     seeds = max(own.count for own in gaps.values())
     over = f"over {seeds} seeds"
@@ -102,25 +105,33 @@ def _against_bn(found: Comparison, cells: Mapping[str, Cell]) -> list[str]:
         return [_single(order, gaps, bn)]
     ahead = [label for label in order if cells[label].standing == AHEAD]
     behind = [label for label in order if cells[label].standing == BEHIND]
-    rest = [label for label in order if not cells[label].standing]
+    single = [label for label in order if gaps[label].count == 1]
+    rest = [label for label in order if label not in (*ahead, *behind, *single)]
     if not ahead and not behind:
-        return [_all_within_noise(order, gaps, bn, over)]
-    if not ahead and not rest:
-        least = f", {_named(behind[0], gaps)} by least" if len(behind) > 1 else ""
-        return [f"{bn} leads {_rows(behind)} by more than noise {over}{least}"]
-    parts = []
-    if ahead:
-        first, *others = ahead
-        parts = [f"{spoken(first)} leads {bn} by {gaps[first].text()} points {over}"]
-        if others:
-            parts += [f"so {'does' if len(others) == 1 else 'do'} {_several(others, gaps)}"]
-    if behind:
-        trail = "trails" if len(behind) == 1 else "trail"
-        whom = "it" if ahead else f"{bn} by more than noise {over}"
-        parts += [f"{_list(_cut([spoken(label) for label in behind[::-1]]))} {trail} {whom}"]
-    if rest:
-        one = f"{spoken(rest[0])} is" if len(rest) == 1 else "the others are"
-        parts += [f"{one} within noise"]
+        parts = [_all_within_noise(rest, gaps, bn, over)]
+    elif not ahead and not rest and len(behind) > 1:
+        least = f"{_named(behind[0], gaps)} by least"
+        parts = [f"{bn} leads every other row by more than noise {over}, {least}"]
+    else:
+        parts = _lead(bn, ahead, gaps, over)
+        if behind:
+            trail = "trails" if len(behind) == 1 else "trail"
+            whom = "it" if ahead else f"{bn} by more than noise {over}"
+            parts += [f"{_names(behind[::-1])} {trail} {whom}"]
+        if rest:
+            one = f"{spoken(rest[0])} is" if len(rest) == 1 else "the others are"
+            parts += [f"{one} within noise"]
+    return parts + ([f"{_names(single)}: one seed only"] if single else [])
+
+
+def _lead(bn: str, ahead: Sequence[str], gaps: Mapping[str, Spread], over: str) -> list[str]:
+    if not ahead:
+        return []
+    first, *others = ahead
+    parts = [f"{spoken(first)} leads {bn} by {gaps[first].text()} points {over}"]
+    if others:
+        named = _list(_cut([_named(label, gaps) for label in others]))
+        parts += [f"so {'does' if len(others) == 1 else 'do'} {named}"]
     return parts
 
 
@@ -176,12 +187,8 @@ def _named(label: str, gaps: Mapping[str, Spread]) -> str:
     return f"{spoken(label)} ({gaps[label].text(sign=True)})"
 
 
-def _several(labels: Sequence[str], gaps: Mapping[str, Spread]) -> str:
-    return _list(_cut([_named(label, gaps) for label in labels]))
-
-
-def _rows(labels: Sequence[str]) -> str:
-    return spoken(labels[0]) if len(labels) == 1 else "every other row"
+def _names(labels: Sequence[str]) -> str:
+    return _list(_cut([spoken(label) for label in labels]))
 
 
 def _cut(names: Sequence[str]) -> list[str]:

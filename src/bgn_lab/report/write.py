@@ -14,6 +14,7 @@ from bgn_lab.report.collect import Damaged, Run
 from bgn_lab.report.comparison import compare
 from bgn_lab.report.grid import Comparison
 from bgn_lab.report.page import page
+from bgn_lab.report.verdict import verdict
 from bgn_lab.system import files
 from bgn_lab.system.printable import printable
 
@@ -61,12 +62,11 @@ def write(runs: Sequence[Run], out: Path, damaged: Sequence[Damaged] = ()) -> li
     drawn = [figures.draw(found) for found in comparisons]
     content: dict[str, str | bytes] = {
         TABLE: text.markdown(comparisons, damaged),
-        PAGE: page(comparisons, damaged, drawn),
+        PAGE: page(comparisons, damaged),
     }
     for number, pictures in enumerate(drawn, 1):
         ending = "" if len(comparisons) == 1 else f"-{number}"
         for name, figure in zip(("accuracy", "curves"), pictures, strict=True):
-            figure.set_layout_engine("none")  # the page has laid it out
             content[f"{name}{ending}.png"] = files.render_figure(
                 figure, "png", dpi=150, metadata={"Software": text.MARK}
             )
@@ -95,15 +95,17 @@ def _plain(found: Comparison) -> dict[str, Any]:
         return {
             "accuracy": values(cell.accuracy),
             "difference_to_bn": values(cell.difference),
+            "difference_over_seeds": values(cell.gap),
+            "standing": cell.standing,
             "did_not_converge": cell.failed,
             "accuracy_of_not_converged": values(cell.failed_accuracy),
-            "best": cell.best,
             # further measures are of the same runs
             **({"runs": [run.to_json() for run in cell.runs]} if first else {}),
         }
 
     return {
         "title": found.title(),
+        "verdict": [str(sentence) for sentence in verdict(found)],
         "caption": found.caption(),
         "cells": [
             {
