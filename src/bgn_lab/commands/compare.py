@@ -127,8 +127,7 @@ class Compare:
         if not done:
             return
         for found in write([done[key] for key in recipes if key in done], self.out):
-            console.print(text.terminal(found, found.title()))
-            console.print(Text(found.caption(), style="dim"))
+            text.show(console, found)
         spent = f"{seconds / 60:.1f} min this time"
         report = self.out / "report.html"
         line = f"\n{len(done)} of {len(recipes)} runs are done ({spent}); report: {report}"

@@ -44,8 +44,8 @@ class Report:
             )
         comparisons = write(runs, self.out, damaged)
         for comparison in comparisons:
-            console.print(text.terminal(comparison, comparison.title()))
-            console.print(Text(comparison.caption() + "\n", style="dim"))
+            text.show(console, comparison)
+            console.print()
         for one in damaged:
             console.print(Text(f"left out: {one}", style="red"), soft_wrap=True)
         if searches:

@@ -1,6 +1,6 @@
-"""Pictures: accuracy against batch size, as in the paper's first figure, and training curves.
+"""Pictures as files: accuracy against batch size, as in the paper's first figure, and curves.
 
-Each can be drawn in fewer columns, for narrow screens.
+:mod:`bgn_lab.report.charts` draws the same for the page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -20,44 +19,30 @@ from bgn_lab import paper
 from bgn_lab.recipe import TRAINING, Measure
 from bgn_lab.report.cells import Cell
 from bgn_lab.report.grid import Comparison, named
-from bgn_lab.system import files
+from bgn_lab.report.palette import LIGHT, colors
+from bgn_lab.report.styles import styles
 from bgn_lab.training.result import NOT_CONVERGED
 
-# one color per normalizer (Okabe and Ito's, which color-blind readers can distinguish)
-STYLES = {
-    "BN": ("#0072B2", "o"), "IN": ("#56B4E9", "v"), "LN": ("#009E73", "^"), "GN": ("#E69F00", "s"),
-    "PN": ("#CC79A7", "D"), "GBGN": ("#7a5230", "P"), "BGN": ("#D55E00", "*"),
+WIDE, ACROSS = 5.4, 4  # inches of one of two panels; panels of curves side by side
+BAD = LIGHT["bad"]  # what did not converge
+_MARKS = {
+    "circle": "o", "down": "v", "up": "^", "square": "s", "diamond": "D", "plus": "P", "star": "*",
 }  # fmt: skip
-OWN_STYLE = ("#555555", "X")  # people's own normalizers
-BAD = "#a3262a"  # what did not converge, as on the page
-NARROW = 4.2  # inches of a panel that has a phone's screen to itself
-_DASHES = ("-", "--", ":", "-.")
-_MARKS = "*ovs^DPX<>hd"
 Point = tuple[float, float | None]  # a value and half the length of its bar
 
 
 def _style(label: str, labels: Sequence[str]) -> dict[str, Any]:
-    """Style of a row's line.
-
-    Rows of one normalizer differ in their dashes or, if there are many, in color and marker.
-    """
-    name = label.split(",")[0]
-    color, marker = STYLES.get(name, OWN_STYLE)
-    variants = [other for other in labels if other.split(",")[0] == name]
-    variant = variants.index(label)
-    strong = name in ("BN", "BGN")
-    style: dict[str, Any] = {
-        "color": color, "marker": marker, "linestyle": _DASHES[variant % len(_DASHES)],
-        "label": label, "linewidth": 2 if strong else 1.4, "zorder": 3 if strong else 2,
-        "markersize": 9 if marker == "*" else 5, "markerfacecolor": "white" if variant else color,
+    """Style of a row's line, the same as on the page."""
+    own = styles(labels)[label]
+    color = colors("light")[own.color]
+    strong = label in ("BN", "BGN")
+    dashes = [float(part) / 2 for part in own.dashes.split()]
+    return {
+        "color": color, "marker": _MARKS[own.shape], "label": label, "markeredgecolor": color,
+        "linestyle": (0, dashes) if dashes else "-", "linewidth": 2 if strong else 1.4,
+        "zorder": 3 if strong else 2, "markersize": 9 if own.shape == "star" else 5,
+        "markerfacecolor": "white" if own.hollow else color,
     }  # fmt: skip
-    if variant and len(variants) > len(_DASHES):
-        shade = mpl.colormaps["plasma"](0.8 * (variant - 1) / (len(variants) - 2))
-        style |= {
-            "color": shade, "linestyle": "-", "linewidth": 1.4, "markersize": 5,
-            "marker": _MARKS[variant % len(_MARKS)], "markerfacecolor": shade, "zorder": 2,
-        }  # fmt: skip
-    return style
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -65,8 +50,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _panel(axes: Any, title: str, label: str) -> None:
-    wide = 50 if axes.figure.get_figwidth() > NARROW else 46
-    axes.set_title(textwrap.fill(title, wide), fontsize=11, parse_math=False)
+    axes.set_title(textwrap.fill(title, 50), fontsize=11, parse_math=False)
     axes.set_xlabel(label)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
@@ -92,18 +76,16 @@ def _rows_of_key(entries: int) -> float:
     return 0.21 * math.ceil(entries / 3)
 
 
-def accuracies(found: Comparison, columns: int = 2) -> Figure:
+def accuracies(found: Comparison) -> Figure:
     """What was measured, and beside it what the paper reports for the same experiment."""
-    return by_batch_size(found, columns) if found.by_batch_size else by_normalizer(found, columns)
+    by_size = found.by_batch_size and found.is_imagenet
+    return by_batch_size(found) if by_size else by_normalizer(found)
 
 
-def by_batch_size(found: Comparison, columns: int = 2) -> Figure:
+def by_batch_size(found: Comparison) -> Figure:
     """What was measured, and beside it what the paper reports for ImageNet."""
-    wide = 5.4 if columns > 1 else NARROW
-    high = 4 + _rows_of_key(len(found.labels) + 1)
-    figure = _figure(wide * columns, high * (2 // columns))
-    panels = figure.subplots(2 // columns, columns).flat
-    for draw, axes in zip((_measured, _printed), panels, strict=True):
+    figure = _figure(2 * WIDE, 4 + _rows_of_key(len(found.labels) + 1))
+    for draw, axes in zip((_measured, _printed), figure.subplots(1, 2).flat, strict=True):
         # two columns for long labels: three would be wider than the panel
         lines = draw(axes, found)
         many = 3 if max(len(str(line.get_label())) for line in lines) < 17 else 2
@@ -149,7 +131,7 @@ def _measured(axes: Any, found: Comparison) -> list[Any]:
 
 
 def _printed(axes: Any, _: Comparison) -> list[Any]:
-    title = "The paper's own figures: ResNet-50 on ImageNet, 120 epochs"
+    title = "Paper: ResNet-50 on ImageNet, 120 epochs"
     _batch_panel(axes, title, sorted(paper.BATCH_SIZES))
     names = [paper.NORMALIZERS[name] for name in paper.IMAGENET.rows]
     for name, values in zip(names, paper.IMAGENET.rows.values(), strict=True):
@@ -158,13 +140,13 @@ def _printed(axes: Any, _: Comparison) -> list[Any]:
     return list(axes.lines)
 
 
-def by_normalizer(found: Comparison, columns: int = 2) -> Figure:
+def by_normalizer(found: Comparison) -> Figure:
     """A row for each normalizer, a mark for each measure; beside it the paper's own figures."""
     source = found.experiment.paper_tables[0]
     names = [paper.NORMALIZERS[name] for name in source.rows]
     high = 0.36 * max(len(found.labels), len(names)) + 2
-    figure = _figure((5.4 if columns > 1 else NARROW) * columns, high * (2 // columns))
-    panels = figure.subplots(2 // columns, columns, squeeze=False).flat
+    figure = _figure(2 * WIDE, high)
+    panels = figure.subplots(1, 2).flat
     cells = {
         column.title: [found.cells[label, column] for label in found.labels]
         for column in found.columns
@@ -187,7 +169,7 @@ def by_normalizer(found: Comparison, columns: int = 2) -> Figure:
     }
     marks = {name: number for number, name in enumerate(dict.fromkeys([*ours, *theirs]))}
     _dots(panels[0], f"Measured: {found.title()}", found.labels, ours, marks, failed)
-    _dots(panels[1], f"The paper's own figures: {source.title}", names, theirs, marks)
+    _dots(panels[1], f"Paper: {source.title}", names, theirs, marks)
     return figure
 
 
@@ -218,18 +200,18 @@ def _dots(
     _key(axes, handles, 3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
-def curves(found: Comparison, columns: int = 4) -> Figure:
+def curves(found: Comparison) -> Figure:
     """Accuracy by epoch, one panel per place, one line per row.
 
     Training accuracy comes first, below it the other accuracies that were measured.
     """
     kinds = kinds_of(found)
-    places, columns = found.places, min(columns, len(found.places))
+    places, columns = found.places, min(ACROSS, len(found.places))
     # more markers would hide the lines
     few = max((epoch.epoch for run in found.runs for epoch in run.metrics), default=0) <= 12
     blocks = [places[i : i + columns] for i in range(0, len(places), columns)]
     rows = len(blocks) * len(kinds)
-    wide = NARROW if columns == 1 else max(2.7 * columns, 5.4)
+    wide = max(2.7 * columns, WIDE)
     across = max(1, int(wide / (0.09 * max(map(len, found.labels)) + 0.75)))
     high = 2.4 * rows + 0.24 * math.ceil(len(found.labels) / across) + 0.3
     figure = _figure(wide, high)
@@ -285,10 +267,3 @@ class Drawn(NamedTuple):
 def draw(found: Comparison) -> Drawn:
     """Both pictures."""
     return Drawn(accuracies(found), curves(found))
-
-
-def svg(figure: Figure) -> bytes:
-    """A figure as SVG; the same figure makes the same bytes."""
-    with mpl.rc_context({"svg.hashsalt": "bgn", "svg.fonttype": "path"}):
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        return files.render_figure(figure, "svg", metadata=nothing)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bgn_lab import experiments
+from bgn_lab import experiments, paper
 from bgn_lab.experiments.experiment import Experiment
 from bgn_lab.recipe import Measure, Recipe
 from bgn_lab.report.cells import Cell, count
@@ -78,6 +78,11 @@ class Comparison:
         return len(self.columns) == len(self.places) and all(
             isinstance(place, int) for place in self.places
         )
+
+    @property
+    def is_imagenet(self) -> bool:
+        """Whether the paper's table by batch size, of ImageNet, belongs beside it."""
+        return paper.IMAGENET in self.experiment.paper_tables
 
     @property
     def runs(self) -> list[Run]:
@@ -194,13 +199,11 @@ class Comparison:
             return []
         seconds = sum(result.seconds for result in over)
         hours = f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} min"
-        images = [f"{over[0].images.train:,} training images", f"{over[0].images.test:,} test images"]
-        return [
-            count(len(over), "run"),
-            count(len(self.seeds), "seed"),
-            *([] if over[0].source is not None else images),  # domains differ
-            f"{hours} of training",
-        ]
+        found = [count(len(over), "run"), count(len(self.seeds), "seed")]
+        if over[0].source is None:  # domains differ
+            images = over[0].images
+            found += [f"{images.train:,} training images", f"{images.test:,} test images"]
+        return [*found, f"{hours} of training"]
 
     def _between_seeds(self) -> float:
         """The largest difference of two runs of one normalizer, in percent."""

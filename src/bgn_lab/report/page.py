@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bgn_lab import paper
-from bgn_lab.report import charts, glossary, palette, text
+from bgn_lab.report import charts, glossary, palette, series, text
 from bgn_lab.report.cells import AHEAD, BEHIND, Cell, became
 from bgn_lab.report.collect import LONGEST, Damaged, Run
 from bgn_lab.report.comparison import compared
@@ -113,7 +113,7 @@ def _comparison(number: int, found: Comparison) -> dict[str, Any]:
         "reading": found.reading(),
         "judging": [line for line in (noise(found), found.caveats()) if line],
         "terms": glossary.key(found.labels),
-        "key": charts.key(found),
+        "key": series.key(found),
         "pictures": [("", charts.accuracies(found)), *charts.curves(found)],
         "beside": {
             "title": text.BESIDE,

@@ -59,7 +59,7 @@ def contrast(one: str, other: str) -> float:
 
 @cache
 def ramp(mode: str) -> dict[str, str]:
-    """Colors from violet to yellow with as much contrast as lines need: ``ramp-0``, ``ramp-1``..."""
+    """Colors from violet to yellow, by names such as ``ramp-0``, that can be seen as lines."""
     found = {}
     for i in range(RAMP):
         hue = (0.72 + 0.44 * i / (RAMP - 1)) % 1  # violet, red, yellow: past BGN's orange

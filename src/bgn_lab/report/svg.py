@@ -25,7 +25,7 @@ def number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def tag(name: str, content: str = "", **attributes: object) -> str:
+def tag(name: str, content: str = "", /, **attributes: object) -> str:
     """An element; underscores in names of attributes are dashes.
 
     >>> tag("text", "a < b", x=1.0, text_anchor="end")

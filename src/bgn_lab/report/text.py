@@ -259,8 +259,19 @@ def _width(console: Console, options: ConsoleOptions, made: RichTable) -> int:
 
 
 def terminal(found: Comparison, title: str = "") -> Terminal:
-    """The comparison for ``console.print``."""
+    """The table of the comparison for ``console.print``."""
     return Terminal(found, title)
+
+
+def show(console: Console, found: Comparison) -> None:
+    """Print all of it: title, table, how to read it, and what it says."""
+    console.print(terminal(found, found.title()))
+    console.print(Text(found.caption(), style="dim"))
+    console.print()
+    for sentence in verdict(found):
+        console.print(Text.assemble((sentence.where, "bold"), f" {sentence.text}"))
+    if line := advice(found):
+        console.print(Text(line, style="dim"))
 
 
 def _styled(cell: Cell, space: str) -> Text:

@@ -71,10 +71,10 @@ def noise(found: Comparison) -> str:
     if not made:
         return ""
     by_chance = round(made * (1 - CONFIDENCE))
-    chance = f" Of {made} intervals about {by_chance} would exclude it by chance." if by_chance else ""
+    chance = f" Of {made} intervals chance alone makes about {by_chance} exclude it."
     return (
         "Within noise: the 95 % interval of the difference to BN, seed by seed (Student's t),"
-        f" includes zero.{chance}"
+        f" includes zero.{chance if by_chance else ''}"
     )
 
 
@@ -143,9 +143,7 @@ def _single(order: Sequence[str], gaps: Mapping[str, Spread], bn: str) -> str:
     return f"{bn} is highest with one seed, {_named(best, gaps)} next"
 
 
-def _all_within_noise(
-    order: Sequence[str], gaps: Mapping[str, Spread], bn: str, over: str
-) -> str:
+def _all_within_noise(order: Sequence[str], gaps: Mapping[str, Spread], bn: str, over: str) -> str:
     largest = max(order, key=lambda label: abs(gaps[label].mean))
     if len(order) == 1:
         return f"{_named(largest, gaps)} is within noise of {bn} {over}"
@@ -154,9 +152,7 @@ def _all_within_noise(
 
 def _highest(cells: Mapping[str, Cell], key: str) -> list[str]:
     """Parts of a sentence where there is no BN: the best row beside the next."""
-    means = {
-        label: own.accuracy for label, own in cells.items() if own.accuracy and not own.failed
-    }
+    means = {label: own.accuracy for label, own in cells.items() if own.accuracy and not own.failed}
     if not means:
         return []
     first, *others = sorted(means, key=lambda label: -means[label].mean)
