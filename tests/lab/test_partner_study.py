@@ -87,8 +87,8 @@ def test_the_report(tmp_path: Path, ledger: Ledger) -> None:
     assert "**58.5** | 50.0 | 0.0 | 68.5 ± 0.0 |  | 56.0 ± 2.0 | 3 | +5.0 ± 2.5 |" in text
     assert "| GN | 33.0 |  | 32.0 |" in text
     # BGN is the third row, with standardized weights the fourth, with renormalization the ninth
-    assert "| BGN, G = 1, WS | 69.0 | -0.5 | no difference seen |" in text
-    assert "| BGN, G = 1, renorm | 69.0 | -3.0 | hurts |" in text
+    assert "| BGN + WS, G = 1 | 69.0 | -0.5 | no difference seen |" in text
+    assert "| BGN + renorm, G = 1 | 69.0 | -3.0 | hurts |" in text
     assert "momentum 0.01 |" in text
     report.curves(found, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -96,4 +96,4 @@ def test_the_report(tmp_path: Path, ledger: Ledger) -> None:
 
 def test_a_partner_helps_from_two_points_on(tmp_path: Path, ledger: Ledger) -> None:
     done(ledger, tmp_path, trained("bn+ws"), 72.1)
-    assert "| BN, WS | 70.0 | +2.1 | helps |" in report.effects(report.collect(DATA, None, ledger))
+    assert "| BN + WS | 70.0 | +2.1 | helps |" in report.effects(report.collect(DATA, None, ledger))

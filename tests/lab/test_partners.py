@@ -73,10 +73,10 @@ def test_the_identity_of_runs_from_before_stays() -> None:
 
 
 def test_labels() -> None:
-    assert norms.label(Recipe(norm="bgn+ws", groups=1)) == "BGN, G = 1, WS"
-    assert norms.label(Recipe(norm="bgn+renorm+ws", groups=1)) == "BGN, G = 1, WS, renorm"
-    assert norms.label(Recipe(norm="bgn+center", groups=1)) == "BGN, G = 1, centered"
-    assert norms.label(Recipe(norm="in+ws")) == "IN, WS"
+    assert norms.label(Recipe(norm="bgn+ws", groups=1)) == "BGN + WS, G = 1"
+    assert norms.label(Recipe(norm="bgn+renorm+ws", groups=1)) == "BGN + WS + renorm, G = 1"
+    assert norms.label(Recipe(norm="bgn+center", groups=1)) == "BGN + centered, G = 1"
+    assert norms.label(Recipe(norm="in+ws")) == "IN + WS"
 
 
 @cache
@@ -167,7 +167,7 @@ def test_bgn_run_trains_with_partners(tmp_path: Path) -> None:
     assert command.recipe == run.parse("classification", same, "").recipe
     out = io.StringIO()
     assert command(Console(file=out, width=200)) == 0
-    assert "BGN, G = 1, WS, renorm, batch 16" in out.getvalue()
+    assert "BGN + WS + renorm, G = 1, batch 16" in out.getvalue()
     found = read(tmp_path / "run")
     assert found.recipe.standardize
     assert found.recipe.renorm
@@ -216,9 +216,9 @@ def test_one_table_with_bn_as_the_baseline(tmp_path: Path) -> None:
         for norm, accuracy in accuracies.items()
     ]
     (found,) = compare(runs)
-    assert found.labels == ("BN", "BN, renorm", "BN, WS", "BGN, G = 1", "BGN, G = 1, WS")
+    assert found.labels == ("BN", "BGN, G = 1", "BN + WS", "BGN + WS, G = 1", "BN + renorm")
     differences = [found.at(label, 32).difference for label in found.labels]
-    assert [None if d is None else round(d.mean, 6) for d in differences] == [None, 1, 5, 2, 10]
+    assert [None if d is None else round(d.mean, 6) for d in differences] == [None, 2, 5, 10, 1]
     other = read(make(tmp_path, 60.0, norm="bn+renorm", renorm_r_max=2.0))
     assert len(compare([*runs, other])) == 2, "two settings of one row are two tables"
 

@@ -9,7 +9,7 @@ import pytest
 
 from bgn_lab.experiments.adaptation.recipe import AdaptationRecipe
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
-from bgn_lab.report.cells import Cell, became
+from bgn_lab.report.cells import AHEAD, BEHIND, Cell, became
 from bgn_lab.report.collect import Run, collect, read
 from bgn_lab.report.comparison import Comparison, compare
 from bgn_lab.training.result import Result
@@ -63,8 +63,9 @@ def test_difference_is_seed_by_seed(found: Comparison) -> None:
         pytest.approx(0, abs=1e-9),
         2,
     )
-    assert found.at("LN", 2).difference_text() == "+3.5 ± 2.1"  # 5 and 2
-    assert found.at("IN", 32).difference_text() == "-17.4 ± 0.1"  # -17.5 and -17.4, that is -17.45
+    # 5 and 2: half of the interval is 12.7 times their standard deviation over the root of 2
+    assert found.at("LN", 2).difference_text() == "+3.5 ± 19.1"
+    assert found.at("IN", 32).difference_text() == "-17.4 ± 0.6"  # -17.5 and -17.4, that is -17.45
     assert found.at("BN", 2).difference is None
 
 
@@ -81,11 +82,15 @@ def test_without_bn_there_is_no_difference(tmp_path: Path) -> None:
     assert "BN" not in one.caption()
 
 
-def test_best_of_each_column(found: Comparison) -> None:
-    best = {size: [label for label in ORDER if found.at(label, size).best] for size in (2, 8, 32)}
-    assert best[2] == ["BGN, G = 8"]  # not GBGN with 80.0, half of whose runs failed
-    assert best[8] == ["BGN, paper's G"]
-    assert best[32] == ["BN", "BGN, paper's G"]  # 84.20 and 84.22
+def test_only_what_is_more_than_noise_stands_out(found: Comparison) -> None:
+    standing = {
+        size: {label: own for label in ORDER if (own := found.at(label, size).standing)}
+        for size in (2, 8, 32)
+    }
+    assert standing[2] == {"BGN, paper's G": AHEAD, "BGN, G = 8": AHEAD}  # not GBGN, of one seed
+    assert standing[8].pop("BGN, paper's G") == AHEAD
+    assert standing[8] == dict.fromkeys(("IN", "LN", "GN", "PN"), BEHIND)
+    assert standing[32] == dict.fromkeys(("IN", "LN", "GN", "PN", "GBGN"), BEHIND)
 
 
 def test_failed_runs_are_counted_not_averaged(found: Comparison) -> None:
@@ -96,15 +101,15 @@ def test_failed_runs_are_counted_not_averaged(found: Comparison) -> None:
         "did not converge: 1 of 2 (11.0)",
     )
     assert (all_.failed, all_.text(), all_.note()) == (2, "10.2", "did not converge: 2 of 2")
-    assert not some.best
-    assert not all_.best
+    assert not some.standing
+    assert not all_.standing
     assert all_.accuracy is None
     assert all_.difference is None
 
 
-def test_nothing_is_best_where_all_failed(tmp_path: Path) -> None:
+def test_nothing_stands_out_where_all_failed(tmp_path: Path) -> None:
     one = small(tmp_path, ("bn", (NAN, 70.0)), ("gn", (10.0, 9.0)), ("ln", (NAN, NAN)))
-    assert not any(cell.best for cell in one.cells.values())
+    assert not any(cell.standing for cell in one.cells.values())
     assert one.at("BN", 2).note() == "did not converge: 1 of 2"  # which was not tested
     assert (one.at("GN", 2).text(), one.at("GN", 2).difference) == ("9.5 ± 0.7", None)
     assert (one.at("LN", 2).text(), one.at("LN", 2).note()) == ("did not converge", "")
@@ -120,7 +125,7 @@ def test_unfinished_runs_are_not_run_yet(found: Comparison, tmp_path: Path) -> N
     )
     one = small(tmp_path, ("bn", (70.0,)), ("gn", (UNFINISHED,)))
     assert one.at("GN", 2).text() == "not run yet"
-    assert not one.at("GN", 2).best
+    assert not one.at("GN", 2).standing
 
 
 def test_nothing_finished(tmp_path: Path) -> None:
@@ -148,7 +153,7 @@ def test_caption(found: Comparison, tmp_path: Path) -> None:
     assert "Guessing reaches 10.0 %; a run that ends at 12.8 % or less" in caption
     single = small(tmp_path / "median", ("bn", (70.0,)), median_of=2, epochs=2)
     assert single.reading().startswith(
-        "Test accuracy in % (median of the last 2 epochs), one seed, and the difference"
+        "Test accuracy in % (median of the last 2 epochs), one seed."
     )
     assert (
         small(tmp_path / "one", ("bn", (70.0,)), epochs=1).title()

@@ -22,6 +22,7 @@ from bgn_lab.report import figures, page, text
 from bgn_lab.report.collect import collect, read, scan
 from bgn_lab.report.comparison import compare
 from bgn_lab.report.write import write
+from bgn_lab.system import files
 from bgn_lab.system.printable import printable
 from tests.lab.report_runs import make, result
 
@@ -96,7 +97,7 @@ def test_no_damage_breaks_a_report(
         else few_shot(tmp_path / "runs/one")
     )
     (made / "data.json").write_text('{"fingerprint": "0123456789abcdef", "train": [1, "00"]}')
-    monkeypatch.setattr(figures, "svg", lambda _: b"")  # pictures take seconds: every 60th is drawn
+    # pictures as files take seconds: every 60th is drawn
     monkeypatch.setattr(figures, "accuracies", lambda *_, **__: None)
     monkeypatch.setattr(figures, "curves", lambda *_, **__: None)
     console = Console(width=80, file=StringIO(), color_system=None)
@@ -119,9 +120,8 @@ def test_no_damage_breaks_a_report(
         if compared and number % 60 == 0:
             monkeypatch.undo()
             for found in compared:
-                figures.svg(figures.accuracies(found))
-                figures.svg(figures.curves(found))
-            monkeypatch.setattr(figures, "svg", lambda _: b"")
+                files.render_figure(figures.accuracies(found), "svg")
+                files.render_figure(figures.curves(found), "svg")
             monkeypatch.setattr(figures, "accuracies", lambda *_, **__: None)
             monkeypatch.setattr(figures, "curves", lambda *_, **__: None)
     assert named > 20

@@ -78,7 +78,7 @@ def test_what_did_not_converge_does_not_flatten_the_others(tmp_path: Path) -> No
     rows = {("bn", None): ((80.0, 80.4), (81.0,)), ("gn", None): ((10.0, 9.8), (82.0,))}
     (found,) = compare(collect([grid(tmp_path, rows)]))
     ours = figures.accuracies(found).axes[0]
-    figures.svg(ours.figure)
+    files.render_figure(ours.figure, "svg")
     assert ours.get_ylim()[0] > 70
     assert [note.get_text() for note in ours.texts] == ["9.9"]
 

@@ -113,13 +113,13 @@ def test_partners_are_no_other_candidate() -> None:
     kept, merged = distinct(recipes, data.load(base))
     assert [partners.name(recipe) for recipe in kept] == ["bn", "bn+ws", "bn+renorm"]
     assert merged[1] == (
-        "BGN, 2+ values, renorm is the same as BN, renorm in every layer here: tried once"
+        "BGN + renorm, 2+ values is the same as BN + renorm in every layer here: tried once"
     )
     found = [Standing(recipe, 0.9 - i / 10) for i, recipe in enumerate(reversed(kept))]
-    assert [norms.label(s.recipe) for s in survivors(found)] == ["BN, renorm", "BN"]
+    assert [norms.label(s.recipe) for s in survivors(found)] == ["BN + renorm", "BN"]
     chosen, why = verdict(found, 1000)
     assert chosen is found[0]
-    assert why.startswith("Use BN, renorm: BN, renorm is +20.0 points from BN")
+    assert why.startswith("Use BN + renorm: BN + renorm is +20.0 points from BN")
 
 
 def test_rounds(

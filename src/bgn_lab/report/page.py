@@ -203,10 +203,11 @@ def _machine(run: Run) -> dict[str, str]:
 
 
 def _theirs(source: paper.Table) -> dict[str, Any]:
-    header, rows = text.printed(source)
+    (corner, *header), rows = text.printed(source)
+    corner = "" if len(rows) == len(source.rows) else corner  # names of normalizers need no header
     return {
         "title": f"Paper, table {source.number}",
         "subtitle": text.paper_subtitle(source),
         "note": source.note,
-        "table": _table(text.paper_title(source), header, rows, "printed"),
+        "table": _table(text.paper_title(source), [corner, *header], rows, "printed"),
     }

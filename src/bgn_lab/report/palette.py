@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 
 TEXT, GRAPHICS = 4.5, 3.0  # least contrast of text and of lines
-RAMP = 9  # colors for more rows of one normalizer than dashes can tell apart
+RAMP = 10  # colors for more rows of one normalizer than dashes can tell apart
 Mode = Mapping[str, str]
 
 # names are those of CSS: page and panel are backgrounds, ink and soft are text, line separates

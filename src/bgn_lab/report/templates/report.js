@@ -28,6 +28,12 @@ for (const button of document.querySelectorAll("[data-show]")) {
   });
 }
 
+// A table that is wider than the screen can have the focus, so that arrow keys scroll it.
+function reach() {
+  for (const wide of document.querySelectorAll(".wide"))
+    if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0;
+}
+
 // Tables sort by a column: from the largest (texts: from A), the other way round, as they were.
 function value(row, column) {
   const text = row.cells[column].firstChild?.textContent.trim() ?? "";
@@ -43,6 +49,7 @@ for (const table of document.querySelectorAll("table:not(.long)")) {
   const body = table.tBodies[0], order = [...body.rows];
   if (order.length < 2) continue;
   [...table.tHead.rows[0].cells].forEach((head, column) => {
+    if (!head.textContent.trim()) return; // names of normalizers need no header
     const button = document.createElement("button");
     button.type = "button";
     button.append(...head.childNodes);
@@ -65,3 +72,7 @@ for (const table of document.querySelectorAll("table:not(.long)")) {
     });
   });
 }
+
+reach();
+addEventListener("resize", reach);
+document.addEventListener("toggle", reach, true); // what was folded has its width now
