@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bgn_lab import experiments, partners
-from bgn_lab.commands import options
+from bgn_lab.commands import options, parsing
 from bgn_lab.commands.progress import RunsProgress, run_name
 from bgn_lab.data.sources import Data
 from bgn_lab.engines import local
@@ -140,6 +140,26 @@ def _task(recipe: Recipe) -> str | None:
     return task
 
 
+def options_of(words: list[str]) -> type:
+    """A dataclass with the options of ``bgn compare``, which depend on the experiment."""
+    experiment, name = _experiment(words), options.value_of("preset", words) or PRESET
+    grid = experiment.grid(name)
+    default = experiment.preset(grid.preset).recipe
+    own = _options(experiment, name, grid)
+    shared = options.groups(default, without=COMPARED)
+    return make_dataclass("Options", [*own, *shared], frozen=True)
+
+
+def _experiment(words: list[str]) -> Experiment:
+    experiment = experiments.get(options.value_of("experiment", words) or EXPERIMENT)
+    if not experiment.comparable:
+        raise ValueError(
+            f"experiment={experiment.name!r} is a search; expected one that can be compared, such"
+            " as nas-train for what searches find"
+        )
+    return experiment
+
+
 def parse(words: list[str], description: str = "") -> Compare:
     """The comparison that the words after ``bgn compare`` describe.
 
@@ -147,25 +167,12 @@ def parse(words: list[str], description: str = "") -> Compare:
         words: options and their values.
         description: examples, for its help.
     """
-    experiment = experiments.get(options.value_of("experiment", words) or EXPERIMENT)
-    if not experiment.comparable:
-        raise ValueError(
-            f"experiment={experiment.name!r} is a search; expected one that can be compared, such"
-            " as nas-train for what searches find"
-        )
-    name = options.value_of("preset", words) or PRESET
-    grid = experiment.grid(name)
+    experiment = _experiment(words)
+    grid = experiment.grid(options.value_of("preset", words) or PRESET)
     default = experiment.preset(grid.preset).recipe
-    own = _options(experiment, name, grid)
-    kind = make_dataclass(
-        "Options", [*own, *options.groups(default, without=COMPARED)], frozen=True
-    )
-    parsed: Any = tyro.cli(
-        kind,
-        prog="bgn compare",
-        args=words,
-        description=f"{inspect.cleandoc(Compare.__doc__ or '')}\n\n{description}",
-        config=(*options.STYLE, tyro.conf.OmitArgPrefixes),
+    about = f"{inspect.cleandoc(Compare.__doc__ or '')}\n\n{description}"
+    parsed: Any = parsing.parse(
+        options_of(words), "compare", words, about, tyro.conf.OmitArgPrefixes
     )
     usual = {f.name: getattr(default, f.name) for f in fields(default) if f.init}
     values = usual | options.values(parsed)

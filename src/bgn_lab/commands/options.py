@@ -27,7 +27,7 @@ def groups(default: Recipe, without: tuple[str, ...] = ()) -> list[tuple[str, An
         without: fields that are no options.
     """
     kind = type(default)
-    hints, help = get_type_hints(kind, include_extras=True), _help(kind)
+    hints, help = get_type_hints(kind, include_extras=True), help_of(kind)
     found: dict[str, list[tuple[str, Any, Any]]] = {group: [] for group in LEADING}
     for own in fields(kind):
         if not own.init or own.name in without:
@@ -93,11 +93,11 @@ def _group(kind: type[Recipe], name: str) -> str:
     return first.group
 
 
-def _help(kind: type) -> dict[str, str]:
-    """Docstrings of the fields, those of the most derived class."""
+def help_of(kind: type) -> dict[str, str]:
+    """Docstrings of the fields of a dataclass, those of the most derived class."""
     found: dict[str, str] = {}
     for cls in reversed(kind.__mro__):
-        if not issubclass(cls, Part):
+        if "__dataclass_fields__" not in vars(cls) and not issubclass(cls, Part):
             continue
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
         assert isinstance(body, ast.ClassDef)

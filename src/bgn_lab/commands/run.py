@@ -16,7 +16,7 @@ from rich.text import Text
 
 from bgn import checks
 from bgn_lab import experiments, norms
-from bgn_lab.commands import options
+from bgn_lab.commands import options, parsing
 from bgn_lab.commands.searches import Searches
 from bgn_lab.experiments.experiment import Choice, Experiment
 from bgn_lab.recipe import Recipe
@@ -99,6 +99,31 @@ class Run:
         return 0
 
 
+def options_of(name: str, words: list[str]) -> type:
+    """A dataclass with the options of ``bgn run NAME``; some depend on the preset in the words."""
+    experiment = experiments.get(name)
+    preset = options.value_of("preset", words)
+    default = experiment.recipe() if preset is None else experiment.preset(preset).recipe
+    own = _own(experiment)
+    choice = experiment.choices.get(preset or "")
+    several = [] if choice is None else _several(choice)
+    return make_dataclass("Options", [*own, *several, *options.groups(default)], frozen=True)
+
+
+def _own(experiment: Experiment) -> list[tuple[str, Any, Any]]:
+    """Options that are not the recipe's."""
+    own: list[tuple[str, Any, Any]] = [
+        ("preset", Annotated[str | None, _arg(_presets(experiment))], field(default=None)),
+        ("out", Annotated[Path | None, _arg(OUT)], field(default=None)),
+    ]
+    if "simulate_workers" in {f.name for f in fields(experiment.recipe)}:
+        own += [
+            ("processes", Annotated[int, tyro.conf.arg(help=PROCESSES)], field(default=1)),
+            ("restarts", Annotated[int, tyro.conf.arg(help=RESTARTS)], field(default=3)),
+        ]
+    return own
+
+
 def parse(name: str, words: list[str], description: str) -> Run | Searches:
     """The run, or the searches, that the words after ``bgn run NAME`` describe.
 
@@ -109,26 +134,10 @@ def parse(name: str, words: list[str], description: str) -> Run | Searches:
     """
     experiment = experiments.get(name)
     preset = options.value_of("preset", words)
-    default = experiment.recipe() if preset is None else experiment.preset(preset).recipe
-    own: list[tuple[str, Any, Any]] = [
-        ("preset", Annotated[str | None, _arg(_presets(experiment))], field(default=None)),
-        ("out", Annotated[Path | None, _arg(OUT)], field(default=None)),
-    ]
-    if "simulate_workers" in {f.name for f in fields(experiment.recipe)}:
-        own += [
-            ("processes", Annotated[int, tyro.conf.arg(help=PROCESSES)], field(default=1)),
-            ("restarts", Annotated[int, tyro.conf.arg(help=RESTARTS)], field(default=3)),
-        ]
     choice = experiment.choices.get(preset or "")
-    several = [] if choice is None else _several(choice)
-    kind = make_dataclass("Options", [*own, *several, *options.groups(default)], frozen=True)
-    parsed: Any = tyro.cli(
-        kind,
-        prog=f"bgn run {name}",
-        args=words,
-        description=f"{experiment.recipe.__doc__}\n\n{description}",
-        config=(*options.STYLE, tyro.conf.OmitArgPrefixes),
-    )
+    kind = options_of(name, words)
+    about = f"{experiment.recipe.__doc__}\n\n{description}"
+    parsed: Any = parsing.parse(kind, f"run {name}", words, about, tyro.conf.OmitArgPrefixes)
     recipe = experiment.recipe(**options.values(parsed))
     if choice is not None:
         checks.positive_int("searches", parsed.searches)
@@ -136,7 +145,8 @@ def parse(name: str, words: list[str], description: str) -> Run | Searches:
         if parsed.searches > 1:
             choice = Choice(parsed.searches, choice.training, parsed.short_epochs)
             return Searches(experiment, recipe, choice, preset, parsed.jobs, parsed.out)
-    return Run(experiment, recipe, **{option: getattr(parsed, option) for option, _, _ in own})
+    own = {option: getattr(parsed, option) for option, _, _ in _own(experiment)}
+    return Run(experiment, recipe, **own)
 
 
 OUT = "folder of the run; by default runs/ and a name made from the options"

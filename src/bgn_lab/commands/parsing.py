@@ -1,0 +1,207 @@
+"""Words of a command line to an object, with errors of a few lines that name the option."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import os
+import re
+import shlex
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from unittest import mock
+
+import tyro
+from tyro.conf import Positional, Suppress
+
+from bgn_lab.commands.options import STYLE, help_of
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option as a shell sees it."""
+
+    names: tuple[str, ...]
+    """``--limit``, or both ``--amp`` and ``--no-amp``."""
+    field: str
+    values: tuple[str, ...] = ()
+    """What it accepts, where that is a short list."""
+    takes: str = "one"
+    """How many values: none, one or several."""
+    kind: str = "text"
+    """What they are: text, whole, number, choice or path."""
+    help: str = ""
+
+    def refuses(self, value: str) -> bool:
+        """Whether a value cannot be one of this kind."""
+        if self.kind == "choice":
+            return value not in self.values
+        with contextlib.suppress(ValueError):
+            {"whole": int, "number": float}.get(self.kind, str)(value)
+            return False
+        return True
+
+
+EXPECTED: Mapping[str, Callable[[Option], str]] = {
+    "text": lambda _: "a word",
+    "whole": lambda _: "a whole number",
+    "number": lambda _: "a number",
+    "path": lambda _: "a file or folder",
+    "choice": lambda option: ", ".join(option.values),
+}
+
+
+def options(kind: type) -> list[Option]:
+    """The options of a dataclass, with those of dataclasses in it."""
+    return [option for option in _options(kind) if option is not None]
+
+
+def _options(kind: type) -> Iterator[Option]:
+    hints = get_type_hints(kind, include_extras=True)
+    docs = _docs(kind)
+    for own in fields(kind):
+        hint, marks = hints[own.name], ()
+        if get_origin(hint) is Annotated:
+            hint, *marks = get_args(hint)
+        if not own.init or Positional in marks or Suppress in marks:
+            continue
+        if is_dataclass(hint):
+            yield from _options(hint)  # type: ignore[arg-type]
+            continue
+        help = next((m.help for m in marks if getattr(m, "help", None)), docs.get(own.name, ""))
+        yield _option(own.name, hint, help or "")
+
+
+def positionals(kind: type) -> dict[str, str]:
+    """Names and help of what has no option before it."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        own.name: _docs(kind).get(own.name, "")
+        for own in fields(kind)
+        if get_origin(hints[own.name]) is Annotated and Positional in get_args(hints[own.name])
+    }
+
+
+def _docs(kind: type) -> dict[str, str]:
+    try:
+        return help_of(kind)
+    except OSError:  # of make_dataclass, whose help is in the annotations
+        return {}
+
+
+def _option(name: str, hint: Any, help: str) -> Option:
+    dashed = name.replace("_", "-")
+    if get_origin(hint) in (Union, types.UnionType):
+        hint = next(part for part in get_args(hint) if part is not type(None))
+    takes = "one"
+    if get_origin(hint) is tuple:
+        takes, hint = "several", get_args(hint)[0]
+    if hint is bool:
+        return Option((f"--{dashed}", f"--no-{dashed}"), name, takes="none", help=help)
+    values = tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else ()
+    kinds = {int: "whole", float: "number", str: "text", Path: "path"}
+    kind = "choice" if values else kinds[hint]
+    return Option((f"--{dashed}",), name, values, takes, kind, help)
+
+
+def parse(kind: type, name: str, words: Sequence[str], description: str, *markers: Any) -> Any:
+    """An object of a dataclass; a ValueError names the option that is wrong.
+
+    Args:
+        kind: whose fields are the options.
+        name: of the command.
+        words: options and their values.
+        description: for its help.
+        markers: of tyro, for the names of options.
+    """
+    said = io.StringIO()
+    try:
+        # wide, so that a message is one line of tyro's box
+        with contextlib.redirect_stderr(said), _columns(words):
+            found, unknown = tyro.cli(
+                kind, prog=f"bgn {name}", args=list(words), description=description,
+                config=(*STYLE, *markers), return_unknown_args=True,
+            )  # fmt: skip
+    except SystemExit as exit:
+        if not exit.code:
+            raise
+        raise ValueError(_failure(said.getvalue(), words, kind)) from None
+    if unknown:
+        raise ValueError(_unknown(unknown, words, options(kind)))
+    return found
+
+
+@contextlib.contextmanager
+def _columns(words: Sequence[str]) -> Iterator[None]:
+    """A wide terminal, but for help."""
+    if {"-h", "--help"} & {*words}:
+        yield
+        return
+    with mock.patch.dict(os.environ, COLUMNS="10000"):
+        yield
+
+
+def _failure(box: str, words: Sequence[str], kind: type) -> str:
+    """What is wrong with the value of the option that tyro's message names."""
+    known = {name: option for option in options(kind) for name in option.names}
+    name = next((name for name in re.findall(r"--[a-z][\w-]*", box) if name in known), None)
+    if name is None:
+        missing = positionals(kind)
+        wanted = "; ".join(f"{name.upper()} is missing: {help}" for name, help in missing.items())
+        return wanted or " ".join(re.sub(r"[│╭╮╰╯─]", " ", box).split())
+    option, given = known[name], _given(name, words)
+    if not given:
+        return f"{name} needs a value; expected {EXPECTED[option.kind](option)}"
+    wrong = given[0] if option.takes == "one" else next(filter(option.refuses, given), given[0])
+    return (
+        f"{name} {shlex.quote(wrong)} is not accepted; expected {EXPECTED[option.kind](option)}"
+        f"{near(wrong, option.values)}"
+    )
+
+
+def _given(name: str, words: Sequence[str]) -> list[str]:
+    """The values that an option has on the command line, the last time it occurs."""
+    given: list[str] = []
+    is_own = False
+    for word in words:
+        if word.startswith("--"):
+            head, equals, value = word.partition("=")
+            is_own = head.replace("_", "-") == name
+            if is_own:
+                given = [value] if equals else []
+        elif is_own:
+            given.append(word)
+    return given
+
+
+def _unknown(unknown: Sequence[str], words: Sequence[str], known: Sequence[Option]) -> str:
+    """About the first word that belongs to nothing."""
+    wrong = next((word for word in unknown if word.startswith("-")), None)
+    if wrong is None:
+        where = list(words).index(unknown[0]) if unknown[0] in words else 0
+        after = f", which takes {_count(words[:where], known)}" if where else ""
+        option = next((w for w in reversed(words[:where]) if w.startswith("-")), "")
+        return f"{unknown[0]!r} is too much" + (f" after {option}{after}" if option else "")
+    name = wrong.partition("=")[0]
+    names = [own for option in known for own in option.names]
+    return f"there is no option {name}{near(name, names)}"
+
+
+def _count(before: Sequence[str], known: Sequence[Option]) -> str:
+    name = next((w.partition("=")[0] for w in reversed(before) if w.startswith("-")), "")
+    takes = next((option.takes for option in known if name in option.names), "one")
+    return {"none": "no value", "one": "one value"}.get(takes, "values")
+
+
+def near(word: str, accepted: Sequence[str]) -> str:
+    """The end of a message that suggests what was probably meant.
+
+    >>> near("--batch-size", ["--batch-sizes", "--seeds"]), near("x", ["--seeds"])
+    ('; did you mean --batch-sizes?', '')
+    """
+    found = difflib.get_close_matches(word, accepted, n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else ""
