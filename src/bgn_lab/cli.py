@@ -6,6 +6,8 @@ import difflib
 import importlib
 import inspect
 import sys
+import textwrap
+from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DISTRIBUTION = "batch-group-norm"
+INFO = "versions, and which backend is at work"
 HELP = ("-h", "--help", "help")
 
 
@@ -29,7 +32,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "compare": Command(
         "",
-        "every normalizer at every batch size: table, pictures, page",
+        "normalizers at several batch sizes: table, pictures, page",
         (
             "bgn compare",
             "bgn compare --norms bn gn bgn --batch-sizes 2 4 --groups paper 1 8 32 --epochs 5"
@@ -47,11 +50,19 @@ COMMANDS = {
     },
     "tune": Command(
         "bgn_lab.commands.tune:Tune",
-        "the normalizer, its G and its learning rate for your data, by short runs on validation"
-        " images",
+        "normalizer, G and learning rate for your data, by short runs",
         (
             "bgn tune --data photos --model resnet18 --image-size 128 --batch-size 2",
             "bgn tune --batch-size 4 --epochs 18 --seeds 3 --out runs/mine",
+        ),
+    ),
+    "completion": Command(
+        "bgn_lab.commands.completion:Completion",
+        "completion of commands and options by the Tab key, for your shell",
+        (
+            "bgn completion bash > ~/.local/share/bash-completion/completions/bgn",
+            "bgn completion zsh > ~/.bgn-completion.zsh  # then: source it in ~/.zshrc",
+            "bgn completion fish > ~/.config/fish/completions/bgn.fish",
         ),
     ),
     "data get": Command(
@@ -80,18 +91,39 @@ COMMANDS = {
 }
 
 
+START = """\
+Compare normalizers on your images (without --data: on some that come with it):
+  bgn compare --data photos --model resnet18 --image-size 128
+
+Convert, train and fold your own model, in Python:
+  import bgn
+  bgn.convert(model, batch_size=2)  # same output in eval mode; train it as before
+  plain = bgn.fold(model.eval())    # once trained: a copy of plain convolutions
+
+Run the experiments of the paper, small or as they were:
+  bgn compare --preset laptop-table-2
+  bgn compare --preset paper-table-2 --root imagenet --device cuda
+
+All commands: bgn --help. One of them: bgn compare --help."""
+WIDTH = 80  # columns that everything fits but commands to paste
+
+
 def overview(start: str = "") -> str:
     """What ``bgn --help`` prints; or that of the commands that begin with a word."""
     shown = {name: own for name, own in COMMANDS.items() if not start or name.split()[0] == start}
     summaries = {name: own.summary for name, own in shown.items()}
     if not start:
-        summaries |= {"info": "versions, and which backend is at work"}
+        summaries |= {"info": INFO}
     width = max(map(len, summaries))
+    indent = " " * (width + 8)
     lines = [
         "The normalizers of the paper, compared. `bgn COMMAND --help` explains a command.",
         "",
         "commands:",
-        *(f"  bgn {name:<{width}}  {what}" for name, what in summaries.items()),
+        *(
+            textwrap.fill(f"  bgn {name:<{width}}  {what}", WIDTH, subsequent_indent=indent)
+            for name, what in summaries.items()
+        ),
         "",
         "examples:",
         *(f"  {own.examples[0]}" for own in shown.values()),
@@ -107,7 +139,10 @@ def main(arguments: list[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else arguments
     starts = {name.split()[0] for name in COMMANDS if " " in name}
-    if not words or words[0] in HELP:
+    if not words:
+        print(START)
+        return 0
+    if words[0] in HELP:
         print(overview())
         return 0
     if words[0] == "--version":
@@ -123,15 +158,21 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     name = next((name for name in COMMANDS if words[: len(name.split())] == name.split()), None)
     if name is None:
-        typed = " ".join(word for word in words[:2] if not word.startswith("-")) or words[0]
-        near = difflib.get_close_matches(typed, [*COMMANDS, "info"], n=1, cutoff=0.4)
-        hint = f"; did you mean `bgn {near[0]}`?" if near else ""
-        start = words[0] if words[0] in starts else ""
-        print(
-            f"error: there is no command `bgn {typed}`{hint}\n\n{overview(start)}", file=sys.stderr
-        )
-        return 2
+        return _no_command(words, starts)
     return _run(name, words[len(name.split()) :])
+
+
+def _no_command(words: list[str], starts: set[str]) -> int:
+    if words[0].startswith("-"):
+        typed, what = words[0], f"option {words[0]} without a command"
+    else:
+        typed = " ".join(word for word in words[:2] if not word.startswith("-"))
+        what = f"command `bgn {typed}`"
+    near = difflib.get_close_matches(typed, [*COMMANDS, "info"], n=1, cutoff=0.4)
+    hint = f"; did you mean `bgn {near[0]}`?" if near else ""
+    listed = f"bgn {words[0]} --help" if words[0] in starts else "bgn --help"
+    print(f"error: there is no {what}{hint}\n`{listed}` lists all commands.", file=sys.stderr)
+    return 2
 
 
 def _version() -> str:
@@ -161,7 +202,7 @@ def _run(name: str, words: list[str]) -> int:
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except (ValueError, TypeError) as error:
-        return _refuse(str(error))
+        return _refuse(_in_options(str(error), name, words))
     except KeyboardInterrupt:
         return _interrupted(console, INTERRUPTED)
     except Interrupted as stop:
@@ -175,9 +216,7 @@ def _run(name: str, words: list[str]) -> int:
 
 def _parse(name: str, words: list[str]) -> Any:
     """The command with its options."""
-    import tyro
-
-    from bgn_lab.commands import compare, options, run
+    from bgn_lab.commands import compare, parsing, run
 
     examples = "examples:\n" + "\n".join(f"  {example}" for example in COMMANDS[name].examples)
     first, _, experiment = name.partition(" ")
@@ -185,15 +224,36 @@ def _parse(name: str, words: list[str]) -> Any:
         return run.parse(experiment, words, examples)
     if first == "compare":
         return compare.parse(words, examples)
+    kind = options_of(name)
+    return parsing.parse(kind, name, words, f"{inspect.cleandoc(kind.__doc__ or '')}\n\n{examples}")
+
+
+def options_of(name: str, words: Sequence[str] = ()) -> type:
+    """The dataclass with the options of a command; some depend on other words of the line."""
+    from bgn_lab.commands import compare, run
+
+    first, _, experiment = name.partition(" ")
+    if first == "run":
+        return run.options_of(experiment, list(words))
+    if first == "compare":
+        return compare.options_of(list(words))
     module, _, attribute = COMMANDS[name].place.partition(":")
-    kind: Any = getattr(importlib.import_module(module), attribute)
-    return tyro.cli(
-        kind,
-        prog=f"bgn {name}",
-        args=words,
-        description=f"{inspect.cleandoc(kind.__doc__)}\n\n{examples}",
-        config=options.STYLE,
-    )
+    kind: type = getattr(importlib.import_module(module), attribute)
+    return kind
+
+
+def _in_options(message: str, name: str, words: list[str]) -> str:
+    """A message as the command line has the names in it, with where to look them up."""
+    from bgn_lab.commands import parsing
+
+    try:
+        kind = options_of(name, words)
+    except ValueError:  # of an experiment or a preset that there is not
+        kind = options_of(name)
+    known = parsing.with_options(message, parsing.options(kind))
+    if known.startswith("there is no option"):
+        return f"{known}\n`bgn {name} --help` lists the options."
+    return known
 
 
 def _interrupted(console: Console, code: int) -> int:

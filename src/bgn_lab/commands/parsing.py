@@ -57,23 +57,25 @@ EXPECTED: Mapping[str, Callable[[Option], str]] = {
 
 def options(kind: type) -> list[Option]:
     """The options of a dataclass, with those of dataclasses in it."""
-    return [option for option in _options(kind) if option is not None]
+    return list(_options(kind))
 
 
 def _options(kind: type) -> Iterator[Option]:
     hints = get_type_hints(kind, include_extras=True)
     docs = _docs(kind)
     for own in fields(kind):
-        hint, marks = hints[own.name], ()
+        hint: Any = hints[own.name]
+        marks: tuple[Any, ...] = ()
         if get_origin(hint) is Annotated:
-            hint, *marks = get_args(hint)
+            hint, *rest = get_args(hint)
+            marks = tuple(rest)
         if not own.init or Positional in marks or Suppress in marks:
             continue
         if is_dataclass(hint):
             yield from _options(hint)  # type: ignore[arg-type]
             continue
-        help = next((m.help for m in marks if getattr(m, "help", None)), docs.get(own.name, ""))
-        yield _option(own.name, hint, help or "")
+        told = [mark.help for mark in marks if getattr(mark, "help", None)]
+        yield _option(own.name, hint, told[0] if told else docs.get(own.name, ""))
 
 
 def positionals(kind: type) -> dict[str, str]:
@@ -122,6 +124,7 @@ def parse(kind: type, name: str, words: Sequence[str], description: str, *marker
     try:
         # wide, so that a message is one line of tyro's box
         with contextlib.redirect_stderr(said), _columns(words):
+            found: Any
             found, unknown = tyro.cli(
                 kind, prog=f"bgn {name}", args=list(words), description=description,
                 config=(*STYLE, *markers), return_unknown_args=True,
@@ -195,6 +198,35 @@ def _count(before: Sequence[str], known: Sequence[Option]) -> str:
     name = next((w.partition("=")[0] for w in reversed(before) if w.startswith("-")), "")
     takes = next((option.takes for option in known if name in option.names), "one")
     return {"none": "no value", "one": "one value"}.get(takes, "values")
+
+
+# arguments of the library, and fields of recipes that `bgn compare` has several of
+OTHER_NAMES = {
+    "num_groups": "groups", "norm": "norms", "batch_size": "batch_sizes", "task": "tasks",
+}  # fmt: skip
+
+
+def with_options(message: str, known: Sequence[Option]) -> str:
+    """A message about arguments, ``epochs=0``, as one about options, ``--epochs 0``.
+
+    >>> known = [Option(("--batch-sizes",), "batch_sizes"), Option(("--amp", "--no-amp"), "amp")]
+    >>> with_options("batch_size=0 is not positive", known)
+    '--batch-sizes 0 is not positive'
+    >>> with_options("amp=True is not for mps; there is no x=1", known)
+    '--amp is not for mps; there is no x=1'
+    """
+    fields_of = {option.field: option for option in known}
+
+    def replaced(found: re.Match[str]) -> str:
+        name = found[1] if found[1] in fields_of else OTHER_NAMES.get(found[1], "")
+        if name not in fields_of:
+            return found[0]
+        option = fields_of[name]
+        if option.takes == "none":
+            return option.names[found[2] == "False"]
+        return f"{option.names[0]} {found[2]}"
+
+    return re.sub(r"(?<![\w.-])([a-z]\w*)=(True\b|False\b|(?=\S))", replaced, message)
 
 
 def near(word: str, accepted: Sequence[str]) -> str:
