@@ -32,7 +32,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "compare": Command(
         "",
-        "normalizers at several batch sizes: table, pictures, page",
+        "normalizers at several batch sizes, side by side",
         (
             "bgn compare",
             "bgn compare --norms bn gn bgn --batch-sizes 2 4 --groups paper 1 8 32 --epochs 5"
@@ -50,7 +50,7 @@ COMMANDS = {
     },
     "tune": Command(
         "bgn_lab.commands.tune:Tune",
-        "normalizer, G and learning rate for your data, by short runs",
+        "find normalizer, G and learning rate for your data",
         (
             "bgn tune --data photos --model resnet18 --image-size 128 --batch-size 2",
             "bgn tune --batch-size 4 --epochs 18 --seeds 3 --out runs/mine",
@@ -58,7 +58,7 @@ COMMANDS = {
     ),
     "completion": Command(
         "bgn_lab.commands.completion:Completion",
-        "completion of commands and options by the Tab key, for your shell",
+        "what the Tab key offers, as a script for a shell",
         (
             "bgn completion bash > ~/.local/share/bash-completion/completions/bgn",
             "bgn completion zsh > ~/.bgn-completion.zsh  # then: source it in ~/.zshrc",
@@ -92,7 +92,8 @@ COMMANDS = {
 
 
 START = """\
-Compare normalizers on your images (without --data: on some that come with it):
+Compare normalizers on images that come with it, or on yours:
+  bgn compare
   bgn compare --data photos --model resnet18 --image-size 128
 
 Convert, train and fold your own model, in Python:
@@ -163,15 +164,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _no_command(words: list[str], starts: set[str]) -> int:
-    if words[0].startswith("-"):
-        typed, what = words[0], f"option {words[0]} without a command"
-    else:
-        typed = " ".join(word for word in words[:2] if not word.startswith("-"))
-        what = f"command `bgn {typed}`"
+    typed = " ".join(word for word in words[:2] if not word.startswith("-"))
     near = difflib.get_close_matches(typed, [*COMMANDS, "info"], n=1, cutoff=0.4)
     hint = f"; did you mean `bgn {near[0]}`?" if near else ""
+    said = f"there is no command `bgn {typed}`{hint}"
+    if words[0].startswith("-"):
+        said = f"{words[0]} comes before a command; expected one first, as in `bgn compare`"
     listed = f"bgn {words[0]} --help" if words[0] in starts else "bgn --help"
-    print(f"error: there is no {what}{hint}\n`{listed}` lists all commands.", file=sys.stderr)
+    print(f"error: {said}\n`{listed}` lists all commands.", file=sys.stderr)
     return 2
 
 
@@ -250,10 +250,10 @@ def _in_options(message: str, name: str, words: list[str]) -> str:
         kind = options_of(name, words)
     except ValueError:  # of an experiment or a preset that there is not
         kind = options_of(name)
-    known = parsing.with_options(message, parsing.options(kind))
-    if known.startswith("there is no option"):
-        return f"{known}\n`bgn {name} --help` lists the options."
-    return known
+    told = parsing.with_options(message, kind)
+    if told.startswith("there is no option"):
+        return f"{told}\n`bgn {name} --help` lists the options."
+    return told
 
 
 def _interrupted(console: Console, code: int) -> int:

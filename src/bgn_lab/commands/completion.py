@@ -50,12 +50,12 @@ def commands() -> dict[str, Words]:
     """All commands, with the options that they have whatever the preset."""
     from bgn_lab import cli
 
-    found = {"info": Words(cli.INFO, ())}
+    found = {}
     for name, own in cli.COMMANDS.items():
         options = parsing.options(cli.options_of(name))
         named = tuple(_named(option, name) for option in options)
         found[name] = Words(own.summary, named, POSITIONAL.get(name, ()))
-    return found
+    return found | {"info": Words(cli.INFO, ())}
 
 
 POSITIONAL = {"data get": ("cifar10",), "completion": tuple(SHELLS)}
@@ -75,9 +75,8 @@ def _values(field: str, command: str) -> tuple[str, ...]:
         return tuple(n for n in experiments.names() if experiments.get(n).comparable)
     if field == "preset" and command == "compare":
         found = [experiments.get(name) for name in experiments.names()]
-        return tuple(
-            dict.fromkeys(n for e in found if e.comparable for n in {**e.grids, **e.presets})
-        )
+        names = (name for one in found if one.comparable for name in {**one.grids, **one.presets})
+        return tuple(dict.fromkeys(names))
     if field == "preset":
         return tuple(experiments.get(command.partition(" ")[2]).presets)
     return VALUES.get(field, ())

@@ -206,26 +206,36 @@ OTHER_NAMES = {
 }  # fmt: skip
 
 
-def with_options(message: str, known: Sequence[Option]) -> str:
+def with_options(message: str, kind: type) -> str:
     """A message about arguments, ``epochs=0``, as one about options, ``--epochs 0``.
 
-    >>> known = [Option(("--batch-sizes",), "batch_sizes"), Option(("--amp", "--no-amp"), "amp")]
-    >>> with_options("batch_size=0 is not positive", known)
+    >>> from bgn_lab.commands.plan import Plan
+    >>> with_options("batch_sizes=0 is not positive", Plan)
     '--batch-sizes 0 is not positive'
-    >>> with_options("amp=True is not for mps; there is no x=1", known)
+    >>> with_options("amp=True is not for mps; there is no x=1", Plan)
     '--amp is not for mps; there is no x=1'
     """
-    fields_of = {option.field: option for option in known}
+    known = {option.field: option for option in options(kind)}
+    words = positionals(kind)
+
+    def option_of(field: str) -> Option | None:
+        return known.get(field) or known.get(OTHER_NAMES.get(field, ""))
 
     def replaced(found: re.Match[str]) -> str:
-        name = found[1] if found[1] in fields_of else OTHER_NAMES.get(found[1], "")
-        if name not in fields_of:
+        if found[1] in words:
+            return f"{found[1].upper()} {found[2]}"
+        option = option_of(found[1])
+        if option is None:
             return found[0]
-        option = fields_of[name]
         if option.takes == "none":
             return option.names[found[2] == "False"]
         return f"{option.names[0]} {found[2]}"
 
+    first, space, rest = message.partition(" is empty")
+    if space and first in words:
+        return f"{first.upper()}{space}{rest}"
+    if space and (option := option_of(first)):
+        return f"{option.names[0]}{space}{rest}"
     return re.sub(r"(?<![\w.-])([a-z]\w*)=(True\b|False\b|(?=\S))", replaced, message)
 
 

@@ -107,8 +107,8 @@ def fish(commands: Mapping[str, Words]) -> str:
                 "none" if option.takes == "none" else option.kind, " -x"
             )
             values = f" -a {_listed(option.values)}" if option.values else ""
-            for word in option.names:
-                lines.append(_fish(where, f"-l {word[2:]}{takes}{values}", option.help))
+            shown = [f"-l {word[2:]}{takes}{values}" for word in option.names]
+            lines += [_fish(where, what, option.help) for what in shown]
     return "\n".join(lines) + "\n"
 
 
