@@ -98,8 +98,8 @@ Compare normalizers on images that come with it, or on yours:
 
 Convert, train and fold your own model, in Python:
   import bgn
-  bgn.convert(model, batch_size=2)  # same output in eval mode; train it as before
-  plain = bgn.fold(model.eval())    # once trained: a copy of plain convolutions
+  bgn.convert(model, batch_size=2)  # same output in eval mode; train as before
+  plain = bgn.fold(model.eval())    # trained: a copy of plain convolutions
 
 Run the experiments of the paper, small or as they were:
   bgn compare --preset laptop-table-2
@@ -200,7 +200,8 @@ def _run(name: str, words: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        return _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return _refuse(_in_options(why, name, words))
     except (ValueError, TypeError) as error:
         return _refuse(_in_options(str(error), name, words))
     except KeyboardInterrupt:

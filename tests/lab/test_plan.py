@@ -154,28 +154,28 @@ def test_own_grid() -> None:
     [
         (
             ["--norms", "bm"],
-            "norms='bm' is not known; accepted: bn, in, ln, gn, pn, gbgn, bgn; did you mean",
+            "--norms 'bm' is not known; accepted: bn, in, ln, gn, pn, gbgn, bgn; did you mean",
         ),
-        (["--batch-sizes", "0"], "batch_sizes=0 is not positive"),
-        (["--groups", "many"], "groups='many' is neither a positive number nor 'paper'"),
+        (["--batch-sizes", "0"], "--batch-sizes 0 is not positive"),
+        (["--groups", "many"], "--groups 'many' is neither a positive number nor 'paper'"),
         (
             ["--groups", "100000"],
-            "groups=100000 exceeds the 25088 features of one sample in the smallest layer",
+            "--groups 100000 exceeds the 25088 features of one sample in the smallest layer",
         ),
-        (["--model", "resnet51"], "model='resnet51' is not known"),
-        (["--epochs", "0"], "epochs=0 is not positive"),
-        (["--epochs", "3", "--median-of", "4"], "median_of=4 exceeds epochs=3"),
-        (["--validation-images", "-1"], "validation_images=-1 is negative"),
-        (["--devices", "3"], "devices=3 does not divide workers=8; accepted: 1, 2, 4, 8"),
-        (["--images", "1000"], "batch_sizes=128 times workers=8 exceeds images=1000"),
-        (["--price", "0"], "price=0.0 is out of range; expected a number above 0"),
+        (["--model", "resnet51"], "--model 'resnet51' is not known"),
+        (["--epochs", "0"], "--epochs 0 is not positive"),
+        (["--epochs", "3", "--median-of", "4"], "--median-of 4 exceeds --epochs 3"),
+        (["--validation-images", "-1"], "--validation-images -1 is negative"),
+        (["--devices", "3"], "--devices 3 does not divide --workers 8; accepted: 1, 2, 4, 8"),
+        (["--images", "1000"], "--batch-sizes 128 times --workers 8 exceeds --images 1000"),
+        (["--price", "0"], "--price 0.0 is out of range; expected a number above 0"),
         (
             ["--price", "1", "--device", "x:rate=1"],
-            "price=1.0 is for measured devices; expected it in --device, as price=1",
+            "--price 1.0 is for measured devices; expected it in --device, as in ...,price=1",
         ),
-        (["--bandwidth-gb", "-1"], "bandwidth_gb=-1.0 is out of range"),
-        (["--decode-rate", "nan"], "decode_rate=nan is out of range"),
-        (["--device", "x"], "device='x' is not understood; expected NAME:rate="),
+        (["--bandwidth-gb", "-1"], "--bandwidth-gb -1.0 is out of range"),
+        (["--decode-rate", "nan"], "--decode-rate nan is out of range"),
+        (["--device", "x"], "--device 'x' is not understood; expected NAME:rate="),
         (
             ["--device", "x:speed=1"],
             "'speed' is not known; "
@@ -195,20 +195,20 @@ def test_own_grid() -> None:
         (["--device", "x:rate=1,2=5"], "needs either rate or step times by batch size"),
         (["--device", "x:2=5,overhead=1"], "overhead goes with rate"),
         (["--device", "x:rate=1,bn=1"], "ratios are to bn"),
-        (["--device", "x:rate=1", "--device", "x:rate=2"], "device='x' is there 2 times"),
+        (["--device", "x:rate=1", "--device", "x:rate=2"], "--device 'x' is there 2 times"),
         (
             ["--device", "x:rate=1", "--save", "steps.json"],
-            "save=steps.json without anything measured; add --measure",
+            "--save steps.json without anything measured; add --measure",
         ),
         (
             ["--save", "nowhere/steps.json"],
-            "save=nowhere/steps.json cannot be written: nowhere is not a folder",
+            "--save nowhere/steps.json cannot be written: nowhere is not a folder",
         ),
-        (["--out", "nowhere/plan.json"], "out=nowhere/plan.json cannot be written"),
-        (["--steps", "none.json"], "steps=none.json cannot be read: No such file or directory"),
-        (["--on", "gpu"], "on='gpu' cannot be used"),
-        (["--on", "meta"], "on='meta' cannot be used; expected cpu, cuda or mps"),
-        (["--channels-last", "--width", "4", "--on", "cpu"], "width=4 with channels_last"),
+        (["--out", "nowhere/plan.json"], "--out nowhere/plan.json cannot be written"),
+        (["--steps", "none.json"], "--steps none.json cannot be read: No such file or directory"),
+        (["--on", "gpu"], "--on 'gpu' cannot be used"),
+        (["--on", "meta"], "--on 'meta' cannot be used; expected cpu, cuda or mps"),
+        (["--channels-last", "--width", "4", "--on", "cpu"], "--width 4 with channels_last"),
     ],
 )
 def test_bad_words(
@@ -317,4 +317,4 @@ def test_step_times_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixtur
     ]:
         path.write_text(content)
         assert cli.main(["plan", "--steps", str(path)]) == 2
-        assert f"steps={path} {message}" in capsys.readouterr().err.replace("\n", " ")
+        assert f"--steps {path} {message}" in capsys.readouterr().err.replace("\n", " ")

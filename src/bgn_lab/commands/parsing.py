@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import difflib
 import io
-import os
 import re
 import shlex
+import shutil
+import sys
+import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
-from unittest import mock
 
 import tyro
 from tyro.conf import Positional, Suppress
@@ -46,6 +47,8 @@ class Option:
         return True
 
 
+WIDTH = 80  # columns of prose
+DESCRIPTION = "(description)"
 EXPECTED: Mapping[str, Callable[[Option], str]] = {
     "text": lambda _: "a word",
     "whole": lambda _: "a whole number",
@@ -120,32 +123,47 @@ def parse(kind: type, name: str, words: Sequence[str], description: str, *marker
         description: for its help.
         markers: of tyro, for the names of options.
     """
-    said = io.StringIO()
+    errors, printed = io.StringIO(), _Held()
     try:
-        # wide, so that a message is one line of tyro's box
-        with contextlib.redirect_stderr(said), _columns(words):
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(printed):
             found: Any
             found, unknown = tyro.cli(
-                kind, prog=f"bgn {name}", args=list(words), description=description,
+                kind, prog=f"bgn {name}", args=list(words), description=DESCRIPTION,
                 config=(*STYLE, *markers), return_unknown_args=True,
             )  # fmt: skip
     except SystemExit as exit:
-        if not exit.code:
-            raise
-        raise ValueError(_failure(said.getvalue(), words, kind)) from None
+        if exit.code:
+            raise ValueError(_failure(errors.getvalue(), words, kind)) from None
+        # tyro would make a line of each paragraph, as long as it is
+        print(printed.getvalue().replace(DESCRIPTION, _wrapped(description)), end="")
+        raise
     if unknown:
         raise ValueError(_unknown(unknown, words, options(kind)))
     return found
 
 
-@contextlib.contextmanager
-def _columns(words: Sequence[str]) -> Iterator[None]:
-    """A wide terminal, but for help."""
-    if {"-h", "--help"} & {*words}:
-        yield
-        return
-    with mock.patch.dict(os.environ, COLUMNS="10000"):
-        yield
+class _Held(io.StringIO):
+    """What is printed, held back; with colors if it will go to a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.terminal, self.letters = sys.stdout.isatty(), sys.stdout.encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Whether there are letters for boxes."""
+        return self.letters
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+def _wrapped(description: str) -> str:
+    """Paragraphs that fit the terminal; commands to paste stay as long as they are."""
+    width = min(WIDTH, shutil.get_terminal_size().columns)
+    prose, examples, rest = description.partition("examples:\n")
+    parts = (textwrap.fill(" ".join(part.split()), width) for part in prose.split("\n\n"))
+    return "\n\n".join(parts) + examples + rest
 
 
 def _failure(box: str, words: Sequence[str], kind: type) -> str:
@@ -200,6 +218,7 @@ def _count(before: Sequence[str], known: Sequence[Option]) -> str:
     return {"none": "no value", "one": "one value"}.get(takes, "values")
 
 
+NAMED = re.compile(r"(?:(?<=\s)|^)([a-z]\w*)=(True\b|False\b|(?=\S))")
 # arguments of the library, and fields of recipes that `bgn compare` has several of
 OTHER_NAMES = {
     "num_groups": "groups", "norm": "norms", "batch_size": "batch_sizes", "task": "tasks",
@@ -236,7 +255,9 @@ def with_options(message: str, kind: type) -> str:
         return f"{first.upper()}{space}{rest}"
     if space and (option := option_of(first)):
         return f"{option.names[0]}{space}{rest}"
-    return re.sub(r"(?<![\w.-])([a-z]\w*)=(True\b|False\b|(?=\S))", replaced, message)
+    # what a colon follows is about parts of a value
+    about, colon, why = message.partition("': ")
+    return re.sub(NAMED, replaced, about) + colon + why
 
 
 def near(word: str, accepted: Sequence[str]) -> str:

@@ -189,7 +189,7 @@ class Plan:
         if self.price is not None and not measuring and not self.steps:
             raise ValueError(
                 f"price={self.price} is for measured devices; expected it in --device, "
-                f"as price={self.price:g}"
+                f"as in ...,price={self.price:g}"
             )
         for option, path in (("save", self.save), ("out", self.out)):
             if path is not None and not path.parent.is_dir():

@@ -22,6 +22,7 @@ from bgn_lab import experiments, norms, partners
 from bgn_lab.data.sources import Data
 from bgn_lab.engines import local
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
+from bgn_lab.report.text import LONGEST_LABEL
 from bgn_lab.system import files, signals
 from bgn_lab.system.signals import STOPPED, Interrupted
 from bgn_lab.training import record
@@ -241,7 +242,7 @@ def _error(accuracy: float, images: int) -> float:
 
 def _table(title: str, standings: list[Standing], images: int) -> Table:
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    made.add_column("normalizer", no_wrap=True)
+    made.add_column("normalizer", overflow="fold", max_width=LONGEST_LABEL)
     made.add_column("lr", justify="right")
     made.add_column("validation accuracy, %", justify="right")
     kept = survivors(standings)

@@ -20,11 +20,13 @@ GUESS = "~"
 
 
 def number(value: float) -> str:
-    """Three digits, or all before the decimal point.
+    """Three digits, or all before the decimal point; millions have a unit.
 
-    >>> [number(x) for x in (0.00625, 3.14159, 31.4159, 314.159, 31415.9)]
-    ['0.00625', '3.14', '31.4', '314', '31,416']
+    >>> [number(x) for x in (0.00625, 3.14159, 31.4159, 314.159, 31415.9, 31415926.5)]
+    ['0.00625', '3.14', '31.4', '314', '31,416', '31.4M']
     """
+    if value >= MEGA:
+        return f"{value / MEGA:,.3g}M" if value < 1e9 else f"{value / MEGA:,.0f}M"
     decimals = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:.3g}" if 0 < value < 1 else f"{value:,.{decimals}f}"
 
@@ -97,7 +99,7 @@ def times(device: Device, setting: Setting, costs: Sequence[Cost]) -> Table:
         "runs",
         "hours\na run",
     ]
-    header += ["device-hours\na run", *(["cost\na run"] if priced else [])]
+    header += ["device-\nhours\na run", *(["cost\na run"] if priced else [])]
     made = _table(
         f"Time on {device.name}, a step and a run with {paper.NORMALIZERS[norm]}", "batch", header
     )
@@ -174,7 +176,8 @@ def traffic(setting: Setting, costs: Sequence[Cost], device: Device | None = Non
 
 
 def _percent(part: float, whole: float) -> str:
-    return number(100 * part / whole)
+    percent = 100 * part / whole
+    return f"{percent:.2f}" if percent < 1 else number(percent)
 
 
 def sums(device: Device, setting: Setting, grid: Grid, costs: Sequence[Cost]) -> Table:

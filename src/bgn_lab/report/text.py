@@ -27,6 +27,7 @@ BECAME_NOTE = (
 BESIDE = "Measured beside the paper"
 LEFT_OUT = "Left out because they cannot be read"
 MARKS = {AHEAD: "bold green", BEHIND: "bold magenta", "": "dim"}  # of differences on a terminal
+LONGEST_LABEL = 40  # columns; a name of somebody's own normalizer may take several lines
 WIDE = 4  # columns from which on differences to BN have a table of their own
 
 
@@ -239,7 +240,7 @@ class Terminal:
             padding=(0, 1) if full else (0, 1, 0, 0),
             header_style="bold" if full else "bold underline",
         )  # fmt: skip
-        made.add_column(header, no_wrap=True)
+        made.add_column(header, overflow="fold", max_width=LONGEST_LABEL)
         for column in columns:
             short = str(column.place) if self.found.by_batch_size else column.title
             made.add_column(
