@@ -61,7 +61,7 @@ COMMANDS = {
         "what the Tab key offers, as a script for a shell",
         (
             "bgn completion bash > ~/.local/share/bash-completion/completions/bgn",
-            "bgn completion zsh > ~/.bgn-completion.zsh  # then: source it in ~/.zshrc",
+            "bgn completion zsh > ~/.bgn-completion.zsh  # source it in ~/.zshrc",
             "bgn completion fish > ~/.config/fish/completions/bgn.fish",
         ),
     ),

@@ -171,11 +171,11 @@ def test_rounds(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--norm", "gn"], "norm='gn' is what is searched for; expected no --norm"),
-        (["--renorm"], "renorm=True is what is searched for; expected no --renorm"),
-        (["--limit", "60"], "validation=0.2 leaves 12 images to judge by; expected at least 50"),
-        (["--seeds", "0"], "seeds=0 is not positive"),
-        (["--jobs", "0"], "jobs=0 is not positive"),
+        (["--norm", "gn"], "--norm 'gn' is what is searched for; expected no --norm"),
+        (["--renorm"], "--renorm is what is searched for; expected no --renorm"),
+        (["--limit", "60"], "--validation 0.2 leaves 12 images to judge by; expected at least 50"),
+        (["--seeds", "0"], "--seeds 0 is not positive"),
+        (["--jobs", "0"], "--jobs 0 is not positive"),
     ],
 )
 def test_bad_input(

@@ -99,7 +99,7 @@ def times(device: Device, setting: Setting, costs: Sequence[Cost]) -> Table:
         "runs",
         "hours\na run",
     ]
-    header += ["device-\nhours\na run", *(["cost\na run"] if priced else [])]
+    header += ["device-hours\na run", *(["cost\na run"] if priced else [])]
     made = _table(
         f"Time on {device.name}, a step and a run with {paper.NORMALIZERS[norm]}", "batch", header
     )
