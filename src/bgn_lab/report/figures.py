@@ -20,7 +20,7 @@ from bgn_lab.recipe import TRAINING, Measure
 from bgn_lab.report.cells import Cell
 from bgn_lab.report.grid import Comparison, named
 from bgn_lab.report.palette import LIGHT, colors
-from bgn_lab.report.styles import styles
+from bgn_lab.report.styles import SHAPES, styles
 from bgn_lab.training.result import NOT_CONVERGED
 
 WIDE, ACROSS = 5.4, 4  # inches of one of two panels; panels of curves side by side
@@ -28,6 +28,8 @@ BAD = LIGHT["bad"]  # what did not converge
 _MARKS = {
     "circle": "o", "down": "v", "up": "^", "square": "s", "diamond": "D", "plus": "P", "star": "*",
 }  # fmt: skip
+STYLES = {shown: (LIGHT[name], _MARKS[SHAPES[shown]]) for name, shown in paper.NORMALIZERS.items()}
+"""Color and marker of each normalizer, without partners."""
 Point = tuple[float, float | None]  # a value and half the length of its bar
 
 
