@@ -1,0 +1,65 @@
+"""Descriptor of semantic segmentation."""
+
+from bgn_lab.experiments.experiment import Experiment, Preset
+from bgn_lab.experiments.grid import Grid
+from bgn_lab.experiments.segmentation.recipe import SegmentationRecipe
+from bgn_lab.experiments.segmentation.task import Segmentation
+
+MADE_UP = ("scenes", "volumes")
+IN_3D = ("bn", "in", "ln", "gn", "bgn")
+_CAMVID = SegmentationRecipe(
+    model="fpn-mobilenet-v2", crop=(120, 160), scale=(0.75, 1.5), epochs=15, recalibrate=True
+)
+
+
+def explain(recipe: SegmentationRecipe) -> str:
+    """What is counted, and on what."""
+    found = (
+        "Mean IoU over the classes, from the pixels of all test images together; last epoch."
+        " Pixels without a class do not count."
+    )
+    if recipe.data in MADE_UP:
+        found += " The images are made up."
+    return found
+
+
+EXPERIMENT = Experiment(
+    name="segmentation",
+    title="segmentation",
+    recipe=SegmentationRecipe,
+    task=Segmentation,
+    presets={
+        "laptop": Preset(
+            SegmentationRecipe(width=8, epochs=6, scale=(0.75, 1.5)),
+            "made-up scenes, a narrow U-Net; about a minute",
+        ),
+        "laptop-volumes": Preset(
+            SegmentationRecipe(data="volumes", width=8, epochs=10, scale=(0.8, 1.25)),
+            "made-up volumes, a narrow U-Net in 3D; minutes",
+        ),
+        "camvid": Preset(
+            _CAMVID,
+            "street scenes in CamVid's form, a head on ImageNet's MobileNetV2",
+            needs=("data", "weights"),
+        ),
+        "camvid-unet": Preset(
+            SegmentationRecipe(
+                crop=(120, 160), scale=(0.75, 1.5), epochs=30, recalibrate=True, width=16
+            ),
+            "the same images, a U-Net from scratch",
+            needs=("data",),
+        ),
+    },
+    grids={
+        "laptop": Grid(batch_sizes=(1, 2, 8)),
+        "laptop-volumes": Grid(norms=IN_3D, batch_sizes=(1, 2)),
+        "camvid": Grid(
+            norms=("bn", "bn+frozen", "bn+renorm", "in", "ln", "gn", "pn", "gbgn", "bgn",
+                   "bgn+renorm"),
+            batch_sizes=(1, 2, 4, 16),
+            groups=("paper", "auto", 8),
+        ),
+        "camvid-unet": Grid(batch_sizes=(1, 2, 4, 16), groups=("paper", "auto", 8)),
+    },
+    explain=explain,
+)  # fmt: skip
