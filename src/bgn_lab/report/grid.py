@@ -104,6 +104,12 @@ class Comparison:
         model, epochs = shorten(s.model, LONGEST_NAME), count(s.epochs, "epoch")
         return f"{what}{model}{wide} on {data_name(s)}, {epochs}{workers}{self.difference}"
 
+    @property
+    def score(self) -> str:
+        """What cells are, at the beginning of a sentence."""
+        words = self.experiment.score
+        return words[0].upper() + words[1:]
+
     def reading(self) -> str:
         """How to read the table."""
         median = self.setting.median_of
@@ -128,7 +134,7 @@ class Comparison:
         explained = self.experiment.explain(self.setting)
         explained = (f" {explained}" if explained else "") + self.weights
         return (
-            f"Test accuracy in %{when}{over}{single}{beside}. Bold: the best {best}."
+            f"{self.score} in %{when}{over}{single}{beside}. Bold: the best {best}."
             f"{failed}{explained}"
         )
 
@@ -137,6 +143,8 @@ class Comparison:
         over = self.results
         if not over:
             return "Nothing is finished yet."
+        if self.experiment.caveats is not None:
+            return self.experiment.caveats(self)
         if any(result.source is not None for result in over):
             return (
                 f"Images: {self._sizes()}. A run that learns the source no better than by guessing,"

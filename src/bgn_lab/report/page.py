@@ -21,6 +21,7 @@ from bgn_lab.report.comparison import compared
 from bgn_lab.report.grid import Comparison, named
 from bgn_lab.system.printable import shorten
 
+PREDICTIONS = "Some test images, their labels and what each row takes them for."
 FEW = 5  # columns that fit a phone without scrolling
 Table = dict[str, Any]
 
@@ -115,6 +116,7 @@ def _measured(found: Comparison, drawn: figures.Drawn) -> dict[str, Any]:
                 "Accuracy after every epoch: mean over the seeds that converged, or over all if"
                 " none did.",
             ),
+            *([_picture(drawn.own, drawn.own, PREDICTIONS)] if drawn.own else []),
         ],
         "beside": {
             "title": text.BESIDE,
@@ -123,6 +125,10 @@ def _measured(found: Comparison, drawn: figures.Drawn) -> dict[str, Any]:
         }
         if beside
         else None,
+        "further": [
+            {"title": own.title, "note": own.note, "table": _table(own.header, own.rows)}
+            for own in found.experiment.further(found)
+        ],
         "became": {
             "title": text.BECAME,
             "note": text.BECAME_NOTE,

@@ -18,7 +18,7 @@ from bgn_lab.system import files
 from bgn_lab.system.printable import printable
 
 RESULTS, TABLE, PAGE = "results.json", "table.md", "report.html"
-PICTURES = re.compile(r"(accuracy|curves)(-[1-9]\d*)?\.png")
+PICTURES = re.compile(r"(accuracy|curves|predictions)(-[1-9]\d*)?\.png")
 HEAD = 4096  # bytes of a file within which its mark stands
 
 
@@ -65,7 +65,9 @@ def write(runs: Sequence[Run], out: Path, damaged: Sequence[Damaged] = ()) -> li
     }
     for number, pictures in enumerate(drawn, 1):
         ending = "" if len(comparisons) == 1 else f"-{number}"
-        for name, figure in zip(("accuracy", "curves"), pictures, strict=True):
+        for name, figure in zip(("accuracy", "curves", "predictions"), pictures, strict=True):
+            if figure is None:
+                continue
             figure.set_layout_engine("none")  # the page has laid it out
             content[f"{name}{ending}.png"] = files.render_figure(
                 figure, "png", dpi=150, metadata={"Software": text.MARK}

@@ -53,9 +53,7 @@ def draw(
         start.append(_between(low_end, high_end, draws))
     flips = torch.rand(len(size), generator=draws) < 0.5
     axes = [len(size) - 1] if len(size) == 2 else list(range(len(size)))
-    return Window(
-        tuple(start), size, tuple(bool(flips[i]) and i in axes for i in range(len(size)))
-    )
+    return Window(tuple(start), size, tuple(bool(flips[i]) and i in axes for i in range(len(size))))
 
 
 def middle(whole: Sequence[int], crop: Sequence[int]) -> Window:

@@ -2,6 +2,7 @@
 
 from bgn_lab.experiments.experiment import Experiment, Preset
 from bgn_lab.experiments.grid import Grid
+from bgn_lab.experiments.segmentation import report
 from bgn_lab.experiments.segmentation.recipe import SegmentationRecipe
 from bgn_lab.experiments.segmentation.task import Segmentation
 
@@ -62,4 +63,8 @@ EXPERIMENT = Experiment(
         "camvid-unet": Grid(batch_sizes=(1, 2, 4, 16), groups=("paper", "auto", 8)),
     },
     explain=explain,
+    score="mean IoU",
+    caveats=report.caveats,
+    further=report.further,
+    picture=report.picture,
 )  # fmt: skip

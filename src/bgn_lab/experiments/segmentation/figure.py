@@ -165,9 +165,7 @@ def side_by_side(by_label: Mapping[str, Answers], title: str) -> Any:
     ]
     if any(bool((own >= classes).any()) for own in first.truth):
         patches.append(Patch(color=VOID, label="no class"))
-    figure.legend(
-        handles=patches, loc="outside lower center", ncols=6, fontsize=8, frameon=False
-    )
+    figure.legend(handles=patches, loc="outside lower center", ncols=6, fontsize=8, frameon=False)
     figure.suptitle(title, fontsize=10, parse_math=False)
     return figure
 

@@ -231,7 +231,9 @@ class Segmentation(Task):
     def illustrate(self, model: nn.Module, folder: Path) -> None:
         """Some test images with their labels and the network's answers."""
         window = self.data.shape[1:] if self.recipe.evaluation == "sliding" else None
-        shown = figure.answers(model.cpu(), self.data, loop.Prepare(self.data, self._on_cpu), window)
+        shown = figure.answers(
+            model.cpu(), self.data, loop.Prepare(self.data, self._on_cpu), window
+        )
         figure.store(shown, folder)
         figure.picture(shown, self.data, norms.label(self.recipe), folder)
 
