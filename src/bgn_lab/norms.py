@@ -131,9 +131,9 @@ def with_partners(model: nn.Module, recipe: Recipe, steps: int) -> nn.Module:
     """
     if recipe.renorm:
         settings = renorm(recipe, steps)
-        for layer in model.modules():
-            if isinstance(layer, RENORMALIZED):
-                layer.set_renorm(settings, settings.warmup if is_trained(layer) else 0)
+        layers: list[Any] = [m for m in model.modules() if isinstance(m, RENORMALIZED)]
+        for layer in layers:
+            layer.set_renorm(settings, settings.warmup if is_trained(layer) else 0)
     if recipe.frozen:
         _freeze(model)
     if not recipe.standardize:

@@ -63,22 +63,26 @@ def load(recipe: SegmentationRecipe) -> SegmentationData:
     mean, std = (MEAN, STD) if channels == 3 else ((0.5,) * channels, (0.25,) * channels)
     fill = (torch.tensor(mean) * 255).round().to(torch.uint8)
     crops = Crops(crop, recipe.scale, recipe.augment, recipe.neighbors)
-    made = [
-        Pairs(tuple(x for x, _ in part), tuple(y for _, y in part), len(found.classes), crops, fill)
-        for part in (train, validation, test)
-    ]
-    for part, pairs in zip(("training", "validation", "test"), made, strict=True):
-        if len(pairs) and not int(pairs.counts.sum()):
-            raise ValueError(f"none of the {len(pairs):,} {part} images has a pixel of a class")
+
+    def pairs(name: str, part: Images) -> Pairs:
+        xs, ys = tuple(x for x, _ in part), tuple(y for _, y in part)
+        made = Pairs(xs, ys, len(found.classes), crops, fill)
+        if len(made) and not int(made.counts.sum()):
+            raise ValueError(f"none of the {len(made):,} {name} images has a pixel of a class")
+        return made
+
+    tested = pairs("test", test)
     return SegmentationData(
         recipe.data,
         found.classes,
         (channels, *crop),
         mean,
         std,
-        *made,
-        chance=constant_iou(made[2].counts.sum(0)),
-        made_up=found.made_up,
+        pairs("training", train),
+        pairs("validation", validation),
+        tested,
+        constant_iou(tested.counts.sum(0)),
+        found.made_up,
     )
 
 

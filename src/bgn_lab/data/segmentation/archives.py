@@ -1,10 +1,10 @@
 """Images and labels of an .npz file: packed JPEGs and PNGs, or arrays.
 
 Packed: image i is the JPEG ``jpeg[offsets[i]:offsets[i + 1]]``, its mask the gray PNG
-``mask_png[mask_offsets[i]:mask_offsets[i + 1]]``, in the part ``split_names[split[i]]`` (train, val,
-test), with ``class_names``. Arrays: ``x_train`` (M, H, W) or (M, H, W, C) of bytes and ``y_train``
-(M, H, W), ``x_test``, ``y_test``, perhaps ``x_val``, ``y_val`` and ``class_names``; volumes have one
-dimension more, (M, D, H, W) or (M, D, H, W, C).
+``mask_png[mask_offsets[i]:mask_offsets[i + 1]]``, in the part ``split_names[split[i]]`` (train,
+val, test), with ``class_names``. Arrays: ``x_train`` (M, H, W) or (M, H, W, C) of bytes and
+``y_train`` (M, H, W), ``x_test``, ``y_test``, perhaps ``x_val``, ``y_val`` and ``class_names``;
+volumes have one dimension more, (M, D, H, W) or (M, D, H, W, C).
 """
 
 from __future__ import annotations

@@ -267,15 +267,17 @@ def _camvid_in_colors(seen: Seen) -> str | None:
 
 def _too_high(seen: Seen) -> str | None:
     """A folder that is right, one level down."""
+    inner = next((p for n in seen.folders[:100] if _is_right(p := seen.path / n)), None)
+    return f"{seen.path} is no such folder, but {inner} is; did you mean that?" if inner else None
+
+
+def _is_right(path: Path) -> bool:
     layouts: tuple[Callable[[Seen], Layout | None], ...] = (_cityscapes, _voc, _camvid, _pairs)
-    for name in seen.folders[:100]:
-        try:
-            inside = look(seen.path / name)
-            if any(layout(inside) is not None for layout in layouts):
-                return f"{seen.path} is no such folder, but {inside.path} is; did you mean that?"
-        except (ValueError, OSError):
-            continue
-    return None
+    try:
+        seen = look(path)
+        return any(layout(seen) is not None for layout in layouts)
+    except (ValueError, OSError):
+        return False
 
 
 def _masks_missing(seen: Seen) -> str | None:

@@ -6,6 +6,7 @@ data at hand. Training scenes show training images of Fashion-MNIST, test scenes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -23,9 +24,9 @@ CLASSES = ("background", "top", "trousers", "dress", "shoe", "bag")
 _CLASS = (1, 2, 1, 3, 1, 4, 1, 4, 5, 4)  # of each class of Fashion-MNIST
 SIZE = 64
 COUNTS = {"train": 400, "validation": 60, "test": 200}
-ITEMS = (2, 4)
+ITEMS = (2, 5)
 """Fewest and most items of a scene."""
-SIDES = (20, 36)
+SIDES = (24, 40)
 """Shortest and longest side of an item, in pixels."""
 CLEAR, FAINT = 40, 8
 """Brightness from which on a pixel belongs to an item, and from which on it may."""
@@ -46,27 +47,37 @@ def load(root: Path | None) -> dict[str, tuple[Scene, ...]]:
     parts = fashion_mnist.load(root)
     M = len(parts["train"][0])
     held = M // 8  # images that validation scenes show, and training scenes do not
+    x, y = parts["train"]
     sources = {
-        "train": tuple(t[held:] for t in parts["train"]),
-        "validation": tuple(t[:held] for t in parts["train"]),
+        "train": (x[held:], y[held:]),
+        "validation": (x[:held], y[:held]),
         "test": parts["test"],
     }
     return {
         name: tuple(
-            compose(*sources[name], generator(71, part, number)) for number in range(COUNTS[name])
+            compose(images, _by_class(kinds), generator(71, part, number))
+            for number in range(COUNTS[name])
         )
-        for part, name in enumerate(COUNTS)
+        for part, (name, (images, kinds)) in enumerate(sources.items())
     }
 
 
-def compose(images: Tensor, kinds: Tensor, draws: Generator) -> Scene:
-    """A scene with some of the images (M, 1, 28, 28) of classes (M,) of Fashion-MNIST."""
+def _by_class(kinds: Tensor) -> list[Tensor]:
+    """For each class but the background the places of its images."""
+    own = torch.tensor(_CLASS)[kinds]
+    return [(own == k).nonzero().flatten() for k in range(1, len(CLASSES))]
+
+
+def compose(images: Tensor, places: Sequence[Tensor], draws: Generator) -> Scene:
+    """A scene with some of the images (M, 1, 28, 28); ``places`` are those of each class."""
     x = texture(draws)
     y = torch.zeros(SIZE, SIZE, dtype=torch.uint8)
     boxes: list[Tensor] = []
     shown: list[int] = []
     for _ in range(_between(*ITEMS, draws)):
-        i, side = _between(0, len(images) - 1, draws), _between(*SIDES, draws)
+        kind, side = _between(1, len(places), draws), _between(*SIDES, draws)
+        own_kind = places[kind - 1]
+        i = int(own_kind[_between(0, len(own_kind) - 1, draws)])
         top, left = (_between(0, SIZE - side, draws) for _ in range(2))
         item = resized(images[i], (side, side))[0]  # (side, side)
         color = 0.35 + 0.65 * torch.rand(3, 1, 1, generator=draws)
@@ -74,8 +85,8 @@ def compose(images: Tensor, kinds: Tensor, draws: Generator) -> Scene:
         place = (slice(top, top + side), slice(left, left + side))
         opaque = (item.float() / CLEAR).clamp(max=1.0)
         shade = color * item.float() + 25
-        x[(slice(None), *place)] = (1 - opaque) * x[(slice(None), *place)] + opaque * shade
-        kind = _CLASS[int(kinds[i])]
+        below = x[:, place[0], place[1]]
+        below.copy_((1 - opaque) * below + opaque * shade)
         own = y[place]
         own[faint & ~clear] = IGNORED
         own[clear] = kind
@@ -92,7 +103,7 @@ def compose(images: Tensor, kinds: Tensor, draws: Generator) -> Scene:
 
 
 def texture(draws: Generator) -> Tensor:
-    """A background (3, SIZE, SIZE): two colors mixed by patterns coarse and fine, and some noise."""
+    """A background (3, SIZE, SIZE): two colors in coarse and fine patterns, and noise."""
     colors = 40 + 170 * torch.rand(2, 3, 1, 1, generator=draws)
     mixture = torch.zeros(1, 1, SIZE, SIZE)
     for cells in (3, 8, 21):

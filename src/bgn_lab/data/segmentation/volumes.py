@@ -1,8 +1,8 @@
 """Made-up volumes: an organ, a vessel through it and small lesions in noise, labeled.
 
 No scanner took them. They are there so that volumes can be tried without data at hand. Brightness
-alone does not tell the classes apart: a lesion is as bright as the vessel, and some blobs outside of
-the organ are as bright as lesions, but belong to the background.
+alone does not tell the classes apart: a lesion is as bright as the vessel, and some blobs outside
+of the organ are as bright as lesions, but belong to the background.
 """
 
 from __future__ import annotations

@@ -75,7 +75,9 @@ def cut(
         first, last = max(at, 0), min(at + own, length)
         inside.append(slice(first, last))
         beyond.append((first - at, at + own - last))
-    x, y = x[(slice(None), *inside)], y[tuple(inside)]
+    y = y[tuple(inside)]
+    inside.insert(0, slice(None))
+    x = x[tuple(inside)]
     if any(sum(pair) for pair in beyond):
         pad = [n for pair in reversed(beyond) for n in pair]
         within = F.pad(torch.ones_like(y, dtype=torch.bool), pad)

@@ -96,9 +96,9 @@ def _recalibrated(results: Sequence[Result]) -> tuple[str, str, str]:
         if (own := r.measure("test_iou")) is not None
         and (exact := r.measure("test_iou_recalibrated")) is not None
     ]
-    own, exact = ([pair[k] for pair in pairs] for k in (0, 1))
     gains = [b - a for a, b in pairs]
-    return _mean(own), _mean(exact), f"{100 * statistics.mean(gains):+.1f}" if gains else ""
+    before, after = _mean([a for a, _ in pairs]), _mean([b for _, b in pairs])
+    return before, after, f"{100 * statistics.mean(gains):+.1f}" if gains else ""
 
 
 def _mean(values: Sequence[float | None]) -> str:

@@ -122,7 +122,8 @@ class Segmentation(Task):
         x, y = batch
         logits, y = network(x), y.long()
         n = self.recipe.batch_size
-        losses = [self._mean(*own) for own in zip(logits.split(n), y.split(n), strict=True)]
+        workers = zip(torch.split(logits, n), torch.split(y, n), strict=True)
+        losses = [self._mean(*own) for own in workers]
         known = y != IGNORED
         return torch.stack(losses).mean(), logits.movedim(1, -1)[known], y[known]
 
@@ -143,7 +144,9 @@ class Segmentation(Task):
     ) -> Measured:
         """Validation images after every epoch, test images after the last."""
         r, last = self.recipe, len(history) == self.recipe.epochs - 1
-        metrics, own, details = Measured(), {}, {}
+        metrics = Measured()
+        own: dict[str, float] = {}
+        details: dict[str, Any] = {}
         if len(self.data.validation):
             found = self._scores(model, "validation")
             own["validation_iou"] = found.mean_iou

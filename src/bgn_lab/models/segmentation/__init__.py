@@ -5,11 +5,9 @@ To add a head: a class that takes the channels of the maps, and a line in ``HEAD
 
 from __future__ import annotations
 
-
 from torch import Tensor, nn
 
 from bgn import checks
-from bgn_lab import models
 from bgn_lab.models.segmentation.heads import FPN, DeepLab, enlarge
 from bgn_lab.models.segmentation.pyramid import MobilePyramid, ResNetPyramid, dilate, pyramid
 from bgn_lab.models.segmentation.unet import UNet
@@ -52,10 +50,11 @@ def segmenter(
     """A head on a classifier whose own head is dropped.
 
     >>> from torch.nn import BatchNorm2d
+    >>> from bgn_lab import models
     >>> net = models.network("mobilenet-v2", BatchNorm2d, 2)
     >>> made = segmenter("fpn-mobilenet-v2", net, 11, BatchNorm2d)
     >>> sum(p.numel() for p in made.parameters())
-    1879947
+    1880139
     """
     head, _ = parts(name)
     maps = pyramid(backbone)
@@ -71,6 +70,6 @@ def unet(
 
     >>> from torch.nn import BatchNorm3d
     >>> sum(p.numel() for p in unet(BatchNorm3d, 4, 1, spatial=3, width=8).parameters())
-    300180
+    365564
     """
     return UNet(norm, classes, channels, width or WIDTH[UNET], spatial)
