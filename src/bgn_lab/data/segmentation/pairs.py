@@ -148,4 +148,4 @@ def constant_iou(counts: Tensor) -> float:
     0.2
     """
     total, present = int(counts.sum()), int((counts > 0).sum())
-    return float(counts.max()) / total / present if total else 0.0
+    return float(counts.max()) / (total * present) if total else 0.0

@@ -15,6 +15,7 @@ def count(truth: Tensor, predicted: Tensor, classes: int) -> Tensor:
 
     Pixels whose truth is IGNORED are left out.
 
+    >>> import torch
     >>> count(torch.tensor([0, 0, 1, 255]), torch.tensor([0, 1, 1, 1]), 2).tolist()
     [[1, 1], [0, 1]]
     """
