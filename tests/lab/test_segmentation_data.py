@@ -337,6 +337,6 @@ def test_limit_and_validation() -> None:
 def test_bad_input(
     words: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert cli.main([*"run segmentation --out".split(), str(tmp_path / "x"), *words.split()]) == 2
+    assert cli.main(["run", "segmentation", "--out", str(tmp_path / "x"), *words.split()]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "x").exists()
