@@ -212,6 +212,21 @@ def test_pretrained_weights_are_carried_over_as_exactly_as_possible(
         assert torch.equal(trained[key], dict(plain.named_parameters())[key]), "BN's weight"
 
 
+@pytest.mark.parametrize("norm", ["gn", "gbgn", "bgn"])
+def test_weights_of_layers_whose_channels_32_does_not_divide(norm: str, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    net = models.network("mobilenet-v2", nn.BatchNorm2d, 2)
+    save_file(net.state_dict(), tmp_path / "a.safetensors")
+    groups = {"groups": 32} if norm == "bgn" else {}
+    own = task(
+        norm=norm, model="fpn-mobilenet-v2", weights=str(tmp_path / "a.safetensors"), **groups
+    )
+    layers: list[Any] = list(normalizers(own.build()).values())
+    wide = [layer for layer in layers if len(layer.weight) == 144]
+    assert wide
+    assert all(144 % layer.num_groups == 0 for layer in wide)
+
+
 def test_frozen_layers_are_those_with_pretrained_statistics(imagenet: str) -> None:
     own = task(norm="bn+frozen", model="fpn-resnet10", weights=imagenet)
     model = own.build().train()

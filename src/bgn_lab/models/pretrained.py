@@ -94,6 +94,8 @@ def _groups(recipe: Recipe, C: int) -> int:
         return C
     layer: Any = norms.constructor(recipe)(C)
     G: int = layer.num_groups
+    if recipe.norm == "gn":  # of whole channels
+        return bgn.nearest_groups(C, min(G, C))
     return bgn.nearest_groups(C, G) if recipe.norm == "bgn" else G
 
 
