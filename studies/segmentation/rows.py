@@ -98,6 +98,7 @@ def recipe(cell: Cell, name: str, sources: Sources) -> SegmentationRecipe:
         epochs=cell.epochs,
         warmup=0.5,
         recalibrate=True,
+        onednn=True,
     )
     return replace(own, **{**partners.row(name.split(",")[0]), **ROWS[name]})
 

@@ -119,8 +119,8 @@ def palette(classes: int) -> list[tuple[float, float, float]]:
 
 def picture(shown: Answers, data: SegmentationData, label: str, folder: Path) -> None:
     """Image, truth and answer of one run."""
-    made = " (made-up images)" if data.made_up else ""
-    figure = side_by_side({label: shown}, f"Test images{made} and what {label} takes them for")
+    what = "Made-up test images" if data.made_up else "Test images"
+    figure = side_by_side({label: shown}, f"{what}, and what {label} takes them for")
     if figure is not None:
         files.write_figure(folder / PICTURE, figure)
 
