@@ -38,11 +38,14 @@ def trained(
     batch: Inputs,
     loss_of: Callable[[nn.Module, Any], Tensor],
     rate: float = 1e-3,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
 ) -> nn.Module:
     """Convert to four groups, train six steps at one image, and six at two from the same start."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # standardized weights are not those of the statistics
         bgn.convert(model, num_groups=nearest(4), **WAYS[way])
+    if way == "both":  # or batches would be corrected towards statistics of other weights
+        bgn.recalibrate(model, [batch(2)], forward=forward, progress=False)
     layers = [m for m in model.modules() if hasattr(m, "batch_blocks")]
     assert layers
     assert all((m.renorm is not None) == ("renorm" in WAYS[way]) for m in layers)
@@ -118,7 +121,7 @@ def test_faster_rcnn(torchvision: Any, way: str) -> None:
         total: Tensor = sum(net(*data).values())  # type: ignore[assignment]
         return total
 
-    net: Any = trained("Faster R-CNN", model, way, batch, loss_of, rate=1e-4)
+    net: Any = trained("Faster R-CNN", model, way, batch, loss_of, 1e-4, loss_of)
     net.eval()
     bgn.recalibrate(net, [batch(2)], forward=lambda net, own: net(own[0]), progress=False)
     images = torch.rand(2, 3, 96, 96)

@@ -331,6 +331,11 @@ def test_limit_and_validation() -> None:
         ("--norm bn+frozen", "frozen=True needs pretrained statistics"),
         ("--norm gn+frozen", "frozen=True has no meaning for norm='gn'"),
         ("--norm bn+frozen+renorm", "exclude each other"),
+        ("--norm bn+ws+frozen", "frozen=True and standardize=True exclude each other"),
+        (
+            "--norm bn+ws+renorm --model fpn-resnet18 --weights a.pth",
+            "exclude each other where there are weights",
+        ),
         ("--preset camvid", "needs --data and --weights"),
     ],
 )

@@ -114,6 +114,11 @@ class NormOptions(Part):
                 "frozen=True and renorm=True exclude each other: frozen statistics are not those of"
                 " a batch; expected one of them"
             )
+        if self.frozen and self.standardize:
+            raise ValueError(
+                "frozen=True and standardize=True exclude each other: standardized weights are not"
+                " those that the statistics are of; expected one of them"
+            )
         for name, least in {"renorm_r_max": 1, "renorm_d_max": 0, "renorm_warmup": 0}.items():
             value = getattr(self, name)
             if value is not None and not least <= value < math.inf:

@@ -123,6 +123,12 @@ class SegmentationRecipe(
                     f"weights={self.weights!r} is for a backbone, and model={head!r} has none;"
                     " expected such as model='fpn-mobilenet-v2'"
                 )
+            if self.standardize and self.renorm:
+                raise ValueError(
+                    "standardize=True and renorm=True exclude each other where there are weights:"
+                    " batches would be corrected towards statistics of weights that were not"
+                    " standardized; expected one of them"
+                )
             self._set("weights_code", pretrained.code(Path(self.weights)))
 
     def without_effect(self) -> tuple[str, ...]:
