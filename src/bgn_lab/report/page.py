@@ -100,6 +100,7 @@ def _measured(found: Comparison, drawn: figures.Drawn) -> dict[str, Any]:
         for label in found.labels
     )
     header, beside = text.beside(found)
+    theirs = ", and the paper's own figures" if found.experiment.paper_tables else ""
     return {
         "title": f"Measured: {found.title()}",
         "table": _cells(["", *(column.title for column in found.columns)], rows, "measured"),
@@ -108,7 +109,7 @@ def _measured(found: Comparison, drawn: figures.Drawn) -> dict[str, Any]:
             _picture(
                 drawn.accuracies,
                 figures.accuracies(found, columns=1),
-                "Test accuracy: measured, and the paper's own figures. Bars: the ± of the table.",
+                f"{found.score}: measured{theirs}. Bars: the ± of the table.",
             ),
             _picture(
                 drawn.curves,

@@ -16,8 +16,8 @@ _CAMVID = SegmentationRecipe(
 def explain(recipe: SegmentationRecipe) -> str:
     """What is counted, and on what."""
     found = (
-        "Mean IoU over the classes, from the pixels of all test images together; last epoch."
-        " Pixels without a class do not count."
+        "Over the classes, from the pixels of all test images together; last epoch. Pixels without"
+        " a class do not count."
     )
     if recipe.data in MADE_UP:
         found += " The images are made up."
