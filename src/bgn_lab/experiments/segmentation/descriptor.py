@@ -31,12 +31,15 @@ EXPERIMENT = Experiment(
     task=Segmentation,
     presets={
         "laptop": Preset(
-            SegmentationRecipe(width=8, epochs=12, scale=(0.9, 1.2), lr=0.4),
+            SegmentationRecipe(width=8, epochs=12, scale=(0.9, 1.2), lr=0.2),
             "made-up scenes, a narrow U-Net; a minute on a core",
             shipped_only=("width",),
         ),
         "laptop-volumes": Preset(
-            SegmentationRecipe(data="volumes", width=8, epochs=10, scale=(0.8, 1.25), lr=0.4),
+            SegmentationRecipe(
+                data="volumes", width=8, epochs=12, scale=(0.8, 1.25), lr=0.2,
+                class_weights="balanced",
+            ),
             "made-up volumes, a narrow U-Net in 3D; minutes",
         ),
         "camvid": Preset(
@@ -53,7 +56,7 @@ EXPERIMENT = Experiment(
         ),
     },
     grids={
-        "laptop": Grid(batch_sizes=(1, 2, 8), seeds=1),
+        "laptop": Grid(batch_sizes=(1, 2, 8), groups=("paper", "auto"), seeds=1),
         "laptop-volumes": Grid(norms=IN_3D, batch_sizes=(1, 2), seeds=1),
         "camvid": Grid(
             norms=("bn", "bn+frozen", "bn+renorm", "in", "ln", "gn", "pn", "gbgn", "bgn",
