@@ -115,8 +115,8 @@ def test_keys_differ_where_results_may(name: str) -> None:
             value = OTHER[field.name]
         else:
             value = not value if isinstance(value, bool) else (value or 1) + 1
-        # frozen layers exclude renormalization
-        plain = replace(base, renorm=False) if field.name == "frozen" else base
+        alone = ("frozen", "standardize") if name == "segmentation" else ("frozen",)
+        plain = replace(base, renorm=False) if field.name in alone else base
         changed = replace(plain, **{field.name: value})
         assert (changed.key() == plain.key()) == (field.name in NOT_IDENTITY), field.name
         assert type(changed).from_json(changed.to_json()) == changed

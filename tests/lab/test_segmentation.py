@@ -330,7 +330,7 @@ def test_a_report_of_several_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_laptop_preset_learns(tmp_path: Path) -> None:
-    words = "run segmentation --preset laptop --norm bgn --batch-size 4 --out"
+    words = "run segmentation --preset laptop --norm bgn --groups auto --out"
     assert cli.main([*words.split(), str(tmp_path / "run")]) == 0
     result = read(tmp_path / "run").result
     assert result is not None
