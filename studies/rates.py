@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from bgn_lab.experiments.classification.recipe import ClassificationRecipe
+from bgn_lab.recipe import Recipe
 from bgn_lab.report.collect import Run
 from studies.ledger import Ledger
 
@@ -17,11 +17,11 @@ STEP = 4.0
 class Row(NamedTuple):
     """What one row of a table trains: shortly, to choose its learning rate, and to the end."""
 
-    short: ClassificationRecipe
-    full: ClassificationRecipe
+    short: Recipe
+    full: Recipe
 
 
-def each(rows: Mapping[str, Row], rates: Sequence[float]) -> Iterator[ClassificationRecipe]:
+def each(rows: Mapping[str, Row], rates: Sequence[float]) -> Iterator[Recipe]:
     """Short runs of every row with every learning rate; all rows at one rate before the next."""
     for rate in rates:
         for row in rows.values():
@@ -35,10 +35,11 @@ def runs(row: Row, rates: Sequence[float], ledger: Ledger) -> list[Run]:
 
 
 def score(run: Run) -> float:
-    """Validation accuracy; 0 where the run did not converge."""
+    """What runs are judged by on validation images, such as accuracy or mean IoU; 0 where the run
+    did not converge."""
     if run.result is None or run.failed:
         return 0.0
-    return run.result.validation_accuracy or 0.0
+    return run.result.measure(run.recipe.curves[0].key) or 0.0
 
 
 def best(row: Row, rates: Sequence[float], ledger: Ledger) -> float | None:
@@ -59,9 +60,7 @@ def widened(row: Row, rates: Sequence[float], ledger: Ledger, most: int) -> tupl
     return found
 
 
-def ordered(
-    full: Mapping[str, ClassificationRecipe], ledger: Ledger
-) -> dict[str, ClassificationRecipe]:
+def ordered(full: Mapping[str, Recipe], ledger: Ledger) -> dict[str, Recipe]:
     """Rows that were trained to the end, the best on validation images first."""
     done = {name: run for name, recipe in full.items() if (run := ledger.get(recipe)) is not None}
     return {name: full[name] for name in sorted(done, key=lambda name: -score(done[name]))}

@@ -54,7 +54,7 @@ def run(
         said = (
             outcome.error
             if result is None
-            else f"validation {result.validation_accuracy or 0:.1%}, {result.seconds:.0f} s"
+            else f"validation {result.measure(r.curves[0].key) or 0:.1%}, {result.seconds:.0f} s"
         )
         place = r.data if r.root is None else r.root.stem
         print(

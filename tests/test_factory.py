@@ -50,6 +50,22 @@ def test_options_reach_the_layer() -> None:
     assert bgn.norm_layer("in", affine=False)(8).weight is None
 
 
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_layers_for_volumes_and_sequences(name: str, spatial: int) -> None:
+    known = tuple(NORMALIZERS[name].layers)
+    if spatial not in known:
+        with pytest.raises(ValueError, match=f"spatial={spatial} has no layer of '{name}'"):
+            bgn.norm_layer(name, batch_size=2, spatial=spatial)
+        return
+    layer = bgn.norm_layer(name, batch_size=2, spatial=spatial)(8)
+    assert type(layer) is NORMALIZERS[name].layers[spatial]
+    x = torch.randn(2, 8, *[4] * spatial)
+    y = layer(x).detach()
+    assert y.shape == x.shape
+    assert abs(float(y.mean())) < 1e-5
+
+
 def test_instance_norm_of_1x1_maps_is_the_bias() -> None:
     layer: Any = bgn.norm_layer("in")(4)
     nn.init.normal_(layer.bias)

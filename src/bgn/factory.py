@@ -182,7 +182,12 @@ BATCH_WIDE = tuple(name for name, row in NORMALIZERS.items() if row.running_stat
 
 
 def norm_layer(
-    name: str, *, batch_size: int | None = None, num_groups: int | str | None = None, **options: Any
+    name: str,
+    *,
+    batch_size: int | None = None,
+    num_groups: int | str | None = None,
+    spatial: int = 2,
+    **options: Any,
 ) -> Callable[..., nn.Module]:
     """A constructor ``callable(num_features)`` of a normalizer for (N, C, H, W) inputs.
 
@@ -196,6 +201,8 @@ def norm_layer(
         num_groups: an int; for ``bgn`` also ``"paper"`` or ``"auto"``. An int is used as given. By
             default ``gbgn`` has 32 groups. So has ``gn``, if groups are then whole channels, two
             or more of them; otherwise the next smaller number for which they are.
+        spatial: spatial dimensions of the inputs: 3 for volumes (N, C, D, H, W), 1 for sequences.
+            GBGN and PN have 2 only.
         options: eps, momentum, affine and so on, for the layer.
 
     Instance normalization of 1x1 maps outputs the bias and warns, where torch raises an error.
@@ -207,13 +214,20 @@ def norm_layer(
     """
     checks.one_of("name", name, NAMES)
     groups = requested_groups(name, num_groups, batch_size)
-    return partial(_make, name, groups, **options)
+    known = tuple(NORMALIZERS[name].layers)
+    if spatial not in known:
+        raise ValueError(
+            f"spatial={spatial!r} has no layer of {name!r}; expected {' or '.join(map(str, known))}"
+        )
+    return partial(_make, name, spatial, groups, **options)
 
 
-def _make(name: str, num_groups: int | str | None, num_features: int, **options: Any) -> nn.Module:
+def _make(
+    name: str, spatial: int, num_groups: int | str | None, num_features: int, **options: Any
+) -> nn.Module:
     row = NORMALIZERS[name]
     groups = num_groups if num_groups is not None else usual_groups(name, num_features)
-    return row.make(2, num_features, groups, **options)
+    return row.make(spatial, num_features, groups, **options)
 
 
 def usual_groups(name: str, num_features: int) -> int | None:

@@ -13,7 +13,9 @@ import bgn
 from bgn.factory import BATCH_WIDE
 from bgn.groups import enough_groups
 from bgn.layers import CHANNEL
+from bgn.surgery.freeze import freeze_layer
 from bgn.surgery.job import is_trained
+from bgn.surgery.kinds import normalizers
 from bgn.surgery.sample import visit
 from bgn_lab import imports, partners
 from bgn_lab.paper import NORMALIZERS
@@ -29,8 +31,14 @@ class AnyNorm(Protocol):
     def __call__(self, C: int, *, affine: bool = True) -> nn.Module: ...
 
 
-def constructor(recipe: Recipe) -> AnyNorm:
+BATCH_GROUP_NORMS = {2: bgn.BatchGroupNorm2d, 3: bgn.BatchGroupNorm3d}
+RENORMALIZED = (*BATCH_GROUP_NORMS.values(), bgn.GeneralBatchGroupNorm2d)
+
+
+def constructor(recipe: Recipe, spatial: int = 2) -> AnyNorm:
     """A constructor of the recipe's normalizer for a number of channels.
+
+    ``spatial`` is 3 for volumes.
 
     GN and GBGN have 32 groups in the paper, where every layer has 64 channels or more. On narrower
     layers that would make them IN and BN, so groups keep at least two channels. BN of several
@@ -55,7 +63,7 @@ def constructor(recipe: Recipe) -> AnyNorm:
         if groups is None and recipe.norm in ("gn", "gbgn"):
             groups = max(1, min(32, C // 2))
         if recipe.norm == "bn" and (recipe.simulate_workers > 1 or recipe.renorm):
-            return bgn.BatchGroupNorm2d(C, C, affine=affine, **options)
+            return BATCH_GROUP_NORMS[spatial](C, C, affine=affine, **options)
         if recipe.center == CHANNEL:
             usual = groups or bgn.paper_groups(recipe.batch_size)
             groups = groups if recipe.groups else bgn.nearest_groups(C, min(usual, C))
@@ -63,6 +71,7 @@ def constructor(recipe: Recipe) -> AnyNorm:
             recipe.norm,
             batch_size=recipe.batch_size,
             num_groups=groups,
+            spatial=spatial,
             affine=affine,
             **options,
         )(C)
@@ -86,7 +95,7 @@ def _own(name: str) -> AnyNorm:
     return make
 
 
-def resolve_groups(model: nn.Module, recipe: Recipe, shape: tuple[int, int, int]) -> nn.Module:
+def resolve_groups(model: nn.Module, recipe: Recipe, shape: tuple[int, ...]) -> nn.Module:
     """Give BGN layers the G that depends on their feature maps, if ``instances`` is set."""
     if recipe.instances is None:
         return model
@@ -122,9 +131,11 @@ def with_partners(model: nn.Module, recipe: Recipe, steps: int) -> nn.Module:
     """
     if recipe.renorm:
         settings = renorm(recipe, steps)
-        for layer in model.modules():
-            if isinstance(layer, bgn.BatchGroupNorm2d | bgn.GeneralBatchGroupNorm2d):
-                layer.set_renorm(settings, settings.warmup if is_trained(layer) else 0)
+        layers: list[Any] = [m for m in model.modules() if isinstance(m, RENORMALIZED)]
+        for layer in layers:
+            layer.set_renorm(settings, settings.warmup if is_trained(layer) else 0)
+    if recipe.frozen:
+        _freeze(model)
     if not recipe.standardize:
         return model
     with warnings.catch_warnings():
@@ -132,6 +143,18 @@ def with_partners(model: nn.Module, recipe: Recipe, steps: int) -> nn.Module:
         # a 1x1 convolution of grayscale images has filters of one number
         warnings.filterwarnings("ignore", "standardize: (the model cannot be traced|filters of)")
         return bgn.standardize(model)
+
+
+def _freeze(model: nn.Module) -> None:
+    """Freeze the layers with pretrained statistics. New ones, in a head, learn."""
+    trained = [layer for layer in normalizers(model).values() if is_trained(layer)]
+    if not trained:
+        raise ValueError(
+            "frozen=True needs pretrained statistics, and the network begins without; expected"
+            " --weights, or frozen=False"
+        )
+    for layer in trained:
+        freeze_layer(layer)
 
 
 def label(recipe: Recipe) -> str:

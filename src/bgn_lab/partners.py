@@ -33,6 +33,7 @@ PARTNERS = {
     "ws": Partner("standardize", "WS"),
     "renorm": Partner("renorm", "renorm", settings=RENORM_SETTINGS),
     "center": Partner("center", "centered", on="channel", off="group"),
+    "frozen": Partner("frozen", "frozen"),
 }
 OPTIONS = tuple(partner.option for partner in PARTNERS.values())
 ACCEPTED = ", ".join(f"+{word}" for word in PARTNERS)
@@ -59,7 +60,7 @@ def row(norm: str) -> dict[str, Any]:
     """Values of the recipe's options for a row of a table: the normalizer and all partners.
 
     >>> row("bgn+ws")
-    {'norm': 'bgn', 'standardize': True, 'renorm': False, 'center': 'group'}
+    {'norm': 'bgn', 'standardize': True, 'renorm': False, 'center': 'group', 'frozen': False}
     """
     name, given = split(norm)
     return {"norm": name, **{own.option: own.off for own in PARTNERS.values()}, **given}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
+from bgn_lab.recipe import Recipe
 from studies import rates
 from studies.ledger import Ledger
 from studies.many_workers.cells import CELLS, MOST_RATES, RATES, ROWS, row

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
+from bgn_lab.recipe import Recipe
 from studies import rates
 from studies.ledger import Ledger
 from studies.partners.rows import ALONE, FOLDER, LEDGER, RATES, SEEDS, alone, rows

@@ -67,7 +67,8 @@ def test_help_shows_the_options_that_have_an_effect(capsys: pytest.CaptureFixtur
         assert "None" not in text
         assert "normalizer options" in text
         assert ("--milestones" in text) == (not name.endswith("-search") and name != "nas-train")
-        assert ("--nesterov" in text) == (name in ("classification", "fewshot", "adaptation"))
+        plain = ("classification", "fewshot", "adaptation", "segmentation")
+        assert ("--nesterov" in text) == (name in plain)
         assert "--test " not in text
 
 

@@ -31,9 +31,12 @@ from bgn_lab.training.task import Task
 SHOWN = {  # of an epoch's metrics
     "train_accuracy": "train",
     "validation_accuracy": "validation",
+    "validation_iou": "IoU",
     "validation_robust": "under attack",
     "choice_1": "1-shot of the classes for choosing",
     "test_accuracy": "test",
+    "test_iou": "IoU",
+    "test_iou_recalibrated": "recalibrated",
     "test_robust": "under attack",
     "test_1": "1-shot",
     "test_5": "5-shot",

@@ -66,7 +66,7 @@ class Data:
 
     name: str
     classes: tuple[str, ...]
-    shape: tuple[int, int, int]  # of an image, (C, H, W)
+    shape: tuple[int, ...]  # of an image, (C, H, W); of a volume (C, D, H, W)
     mean: tuple[float, ...]  # per channel, of values in [0, 1]
     std: tuple[float, ...]
     train: Source

@@ -75,6 +75,18 @@ REGISTRY = {
             " --weights runs/pretrained-gn --norm gn",
         ),
     ),
+    "segmentation": Entry(
+        f"{_HERE}.segmentation.descriptor:EXPERIMENT",
+        "a class for every pixel, one to a few images at a time",
+        (
+            "bgn run segmentation --preset laptop --norm bgn",
+            "bgn run segmentation --preset laptop-volumes --norm bgn --groups 1",
+            "bgn run segmentation --preset camvid --data camvid_240.npz --weights mobilenet_v2.pth"
+            " --norm bgn+renorm --groups 8 --batch-size 2",
+            "bgn run segmentation --data VOCdevkit --model deeplab-resnet50 --weights resnet50.pth"
+            " --image-size 320 --crop 320 320 --norm bn+frozen",
+        ),
+    ),
     "darts-search": Entry(
         f"{_HERE}.nas.descriptor:DARTS_SEARCH",
         "architecture search by gradients",

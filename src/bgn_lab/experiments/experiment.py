@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from bgn import checks
 from bgn_lab import paper, partners
@@ -50,6 +50,15 @@ def in_paper(table: paper.Table, recipe: Recipe, column: str) -> float | None:
     return table.row(recipe.norm).get(column) if usual and recipe.norm in table.rows else None
 
 
+class Further(NamedTuple):
+    """A further table of a report, for one comparison."""
+
+    title: str
+    note: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
 Columns = tuple[Mapping[str, Any], ...]
 
 
@@ -78,6 +87,14 @@ class Experiment:
     columns: Callable[[str, tuple[str, ...]], Columns] = _one_column
     """Values of the fields that make the columns of a comparison beside the batch size, from the
     name of the data and the tasks that are wanted."""
+    score: str = "test accuracy"
+    """What cells of its tables are, in words."""
+    caveats: Callable[[Any], str] | None = None
+    """What a reader needs in order to judge a comparison, where the usual sentences do not fit."""
+    further: Callable[[Any], tuple[Further, ...]] = lambda found: ()  # noqa: ARG005
+    """Further tables of a comparison."""
+    picture: Callable[[Any], Any] = lambda found: None  # noqa: ARG005
+    """A picture of a comparison beside the usual two; None for none."""
     choices: Mapping[str, Choice] = field(default_factory=dict)
     """How the best of several searches is chosen, by preset; an empty name means no preset."""
     comparable: bool = True

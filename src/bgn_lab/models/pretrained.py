@@ -7,10 +7,12 @@ need weights of their own kind.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
+import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from bgn.surgery.kinds import normalizers
 from bgn_lab import norms
 from bgn_lab.norms import Norm
 from bgn_lab.recipe import Recipe
+from bgn_lab.recipe.norm import GROUPED
 
 WEIGHTS, RECIPE = (
     "model.safetensors",
@@ -39,7 +42,13 @@ STATISTICS = (".running_mean", VAR)
 STEPS = ".renorm_steps"  # of a warmup, which trained statistics need none of
 
 
-def load(path: Path, build: Callable[[Norm], nn.Module], recipe: Recipe, head: str) -> nn.Module:
+def load(
+    path: Path,
+    build: Callable[[Norm], nn.Module],
+    recipe: Recipe,
+    head: str,
+    exact: bool = True,
+) -> nn.Module:
     """Build a network with the recipe's normalizer and the weights of a file.
 
     Its last layer stays as built.
@@ -54,31 +63,39 @@ def load(path: Path, build: Callable[[Norm], nn.Module], recipe: Recipe, head: s
             :func:`bgn_lab.norms.with_partners`.
         head: prefix of the last layer's keys, such as "fc." or "classifier."; all other weights
             must fit exactly.
+        exact: refuse BN's weights for a normalizer with statistics of each sample. Without, such a
+            network gets BN's weight and bias, and another output.
     """
     file = _file(path)
     weights = {name: t for name, t in _read(file).items() if not name.endswith(STEPS)}
-    norm = _norm(file, weights, recipe)
+    norm = _norm(file, weights, recipe, exact)
     bn = partial(nn.BatchNorm2d, eps=recipe.norm_eps, momentum=recipe.norm_momentum)
     model = build(bn if norm == "bn" else norms.constructor(recipe))
     if recipe.instances is not None and norm == "bgn":
         _take_groups(model, weights)
     _fill(model, weights, norm, head, file)
-    target = "bgn" if recipe.norm == "bn" and recipe.renorm else recipe.norm
+    several = recipe.renorm or recipe.simulate_workers > 1  # see norms.constructor
+    target = "bgn" if recipe.norm == "bn" and several else recipe.norm
     if norm == target:
         return model
     options: dict[str, Any] = {"center": recipe.center} if target == "bgn" else {}
-    return bgn.convert(
-        model, target, num_groups=lambda layer: _groups(recipe, layer.num_features), **options
-    )
+    if target in GROUPED:
+        options["num_groups"] = lambda layer: _groups(recipe, layer.num_features)
+    with warnings.catch_warnings():
+        if target not in BATCH_WIDE:  # the caller knows that the output changes
+            warnings.simplefilter("ignore")
+        return bgn.convert(model, target, **options)
 
 
 def _groups(recipe: Recipe, C: int) -> int:
-    """Groups of BGN or GBGN in the place of a BN; BN with a partner of BGN is BGN, too."""
+    """Groups of GN, BGN or GBGN in the place of a BN; BN with a partner of BGN is BGN, too."""
     if recipe.instances is not None:
         # keep all statistics until the feature maps, which decide how many to merge, are known
         return C
     layer: Any = norms.constructor(recipe)(C)
     G: int = layer.num_groups
+    if recipe.norm == "gn":  # of whole channels
+        return bgn.nearest_groups(C, min(G, C))
     return bgn.nearest_groups(C, G) if recipe.norm == "bgn" else G
 
 
@@ -130,14 +147,14 @@ def _read(file: Path) -> dict[str, Tensor]:
     return {key[len(prefix) :]: tensor for key, tensor in found.items()}
 
 
-def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe) -> str:
+def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe, exact: bool) -> str:
     """The normalizer that the weights are for.
 
     It is what their run says; else BN if they have statistics per channel; else the recipe's.
     """
     run = _run(file)
     norm: str = run.get("norm") or ("bn" if _per_channel(weights) else recipe.norm)
-    if norm == "bn" and recipe.norm not in BATCH_WIDE:
+    if norm == "bn" and recipe.norm not in BATCH_WIDE and exact:
         raise ValueError(
             f"{file} has weights for norm='bn', and there is no exact conversion to "
             f"norm={recipe.norm!r}; pretrain with bgn run classification --norm {recipe.norm} ... "
@@ -249,6 +266,24 @@ def _other_groups(given: dict[str, Tensor], wanted: dict[str, tuple[int, ...]]) 
     sizes = {given[key].numel() for key in wrong if key in given and key.endswith(STATISTICS)}
     alone = len(sizes) == 1 and all(key in given and key.endswith(STATISTICS) for key in wrong)
     return f"; these have groups={sizes.pop()}, so take as many" if alone else ""
+
+
+def code(path: Path) -> str:
+    """Hash of a file of weights; empty where there is none, which is refused when it is read."""
+    file = path / WEIGHTS if path.is_dir() else path
+    if not file.is_file():
+        return ""
+    about = file.stat()
+    return _hash(str(file.resolve()), about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=32)
+def _hash(path: str, modified: int, size: int) -> str:  # noqa: ARG001
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            found.update(block)
+    return found.hexdigest()[:16]
 
 
 def _few(keys: list[str]) -> str:

@@ -25,7 +25,8 @@ class NormOptions(Part):
 
     norm: str = "bgn"
     """bn, in, ln, gn, pn, gbgn, bgn; or PACKAGE:CLASS, which is called with the channels; +ws,
-    +renorm and +center behind it stand for --standardize, --renorm and --center channel"""
+    +renorm, +center and +frozen behind it stand for --standardize, --renorm, --center channel and
+    --frozen"""
     groups: int | None = field(default=None, metadata={"type": int | GroupWord | None})
     """G of bgn, gn or gbgn; paper: the paper's for the experiment and batch size (the default for
     bgn); auto (bgn): one group per channel where maps are large, fewer where they are small"""
@@ -51,6 +52,10 @@ class NormOptions(Part):
     center: Center = "group"
     """what has a mean of its own: each group, or each channel (bgn, with groups of whole channels;
     the paper's G is changed to the nearest that fits)"""
+
+    frozen: bool = False
+    """fix statistics, weight and bias of the layers that begin with pretrained statistics; bn, gbgn
+    and bgn"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +103,21 @@ class NormOptions(Part):
             raise ValueError(
                 f"renorm=True has no meaning for norm={self.norm!r}; expected one of"
                 f" {', '.join(BATCH_WIDE)}, or renorm=False"
+            )
+        if self.frozen and self.norm not in BATCH_WIDE:
+            raise ValueError(
+                f"frozen=True has no meaning for norm={self.norm!r}, which has no running"
+                f" statistics; expected one of {', '.join(BATCH_WIDE)}, or frozen=False"
+            )
+        if self.frozen and self.renorm:
+            raise ValueError(
+                "frozen=True and renorm=True exclude each other: frozen statistics are not those of"
+                " a batch; expected one of them"
+            )
+        if self.frozen and self.standardize:
+            raise ValueError(
+                "frozen=True and standardize=True exclude each other: standardized weights are not"
+                " those that the statistics are of; expected one of them"
             )
         for name, least in {"renorm_r_max": 1, "renorm_d_max": 0, "renorm_warmup": 0}.items():
             value = getattr(self, name)

@@ -14,6 +14,8 @@ from bgn_lab.data import DATA_SETS
 from bgn_lab.recipe.part import Part, above_zero, in_range, positive_ints
 
 DATA = tuple(DATA_SETS)
+PATHS = ("folder", "arrays")
+"""What data of one's own is called, whose root is given as a path."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,8 @@ class DataOptions(Part):
     """Which images are trained on."""
 
     group: ClassVar[str] = "data"
+    known: ClassVar[tuple[str, ...]] = DATA
+    """Names that are no paths."""
 
     data: str = "fashion-mnist"
     """fashion-mnist (a part ships with the package), cifar10, imagenet; or the path of a folder of
@@ -37,7 +41,7 @@ class DataOptions(Part):
         super().__post_init__()
         path = Path(self.data)
         # a path is short for the kind of data and its root
-        if self.data not in DATA and (path.is_dir() or path.suffix == ".npz"):
+        if self.data not in self.known and (path.is_dir() or path.suffix == ".npz"):
             if self.root is not None:
                 raise ValueError(
                     f"data={self.data!r} is a path, root={str(self.root)!r} another;"
@@ -45,10 +49,10 @@ class DataOptions(Part):
                 )
             self._set("root", path)
             self._set("data", "folder" if path.is_dir() else "arrays")
-        if self.data not in DATA and ("/" in self.data or path.suffix):
+        if self.data not in self.known and ("/" in self.data or path.suffix):
             raise ValueError(
                 f"data={self.data!r} is neither a folder nor an .npz file; accepted too:"
-                f" {', '.join(DATA)}"
+                f" {', '.join(name for name in self.known if name not in PATHS)}"
             )
         if self.root is not None:
             self._set("root", self.root.resolve())

@@ -15,7 +15,7 @@ from bgn_lab.report import dots, svg
 from bgn_lab.report.cells import Cell
 from bgn_lab.report.figures import by_epoch, kinds_of
 from bgn_lab.report.grid import Comparison, named
-from bgn_lab.report.series import CROSS, MEASURED, Chart, dashes, groups, paper_row, rows, sample
+from bgn_lab.report.series import CROSS, Chart, dashes, groups, measured, paper_row, rows, sample
 from bgn_lab.report.styles import Style, styles
 from bgn_lab.training.result import NOT_CONVERGED
 
@@ -25,10 +25,11 @@ MARKED = 12  # epochs from which on marks would hide the lines
 def accuracies(found: Comparison) -> list[Chart]:
     """What was measured, and what the paper prints for the experiment."""
     several = found.by_batch_size and len(found.places) > 1
-    return [
-        _by_batch_size(found) if several else dots.by_row(found),
-        _paper_by_batch_size(found) if found.is_imagenet else dots.paper_by_row(found),
-    ]
+    here = _by_batch_size(found) if several else dots.by_row(found)
+    if not found.experiment.paper_tables:
+        return [here]
+    theirs = _paper_by_batch_size(found) if found.is_imagenet else dots.paper_by_row(found)
+    return [here, theirs]
 
 
 def _by_batch_size(found: Comparison) -> Chart:
@@ -53,10 +54,10 @@ def _by_batch_size(found: Comparison) -> Chart:
         )
         drawn.append(group(label, content))
     frame = panel.frame(sizes, "batch size (images normalized together)")
-    name = "Test accuracy against batch size; the table has the numbers."
+    name = f"{found.score} against batch size; the table has the numbers."
     failed = any(own.failed for own in cells.values())
     key = ((NOT_CONVERGED, sample(CROSS)),) if failed else ()
-    return Chart(MEASURED, svg.picture(frame + "".join(drawn), name), key)
+    return Chart(measured(found), svg.picture(frame + "".join(drawn), name), key)
 
 
 def _line(

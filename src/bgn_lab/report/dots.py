@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from bgn_lab import paper
 from bgn_lab.report import svg
 from bgn_lab.report.grid import Comparison
-from bgn_lab.report.series import CROSS, MEASURED, Chart, Wrap, color, groups, paper_row, sample
+from bgn_lab.report.series import CROSS, Chart, Wrap, color, groups, measured, paper_row, sample
 from bgn_lab.report.styles import SHAPES, Style
 from bgn_lab.training.result import NOT_CONVERGED
 
@@ -28,7 +28,8 @@ def by_row(found: Comparison) -> Chart:
         failed[label] = [a.mean for cell in own.values() if (a := cell.failed_accuracy)]
     names = [column.title for column in found.columns]
     group = groups(found)
-    return _dots(MEASURED, names, values, group, {n: n for n in values}, failed)
+    score = found.experiment.score
+    return _dots(measured(found), names, values, group, {n: n for n in values}, failed, score)
 
 
 def paper_by_row(found: Comparison) -> Chart:
@@ -51,6 +52,7 @@ def _dots(
     group: Wrap,
     rows_of: Mapping[str, str],
     failed: Mapping[str, Sequence[float]],
+    score: str = "test accuracy",
 ) -> Chart:
     """A row for each normalizer, its name above its marks; one mark for each series."""
     shapes, colors = list(SHAPES.values()), ("bn", "bgn", "ln", "pn", "gn", "in", "gbgn")
@@ -90,10 +92,10 @@ def _dots(
                 class_="axis"),
         *(svg.label(f"{v:g}", panel.across(v), panel.floor + 17, text_anchor="middle")
           for v in svg.ticks(*panel.x)),
-        svg.label("test accuracy, %", svg.WIDTH / 2, height - 7, text_anchor="middle",
+        svg.label(f"{score}, %", svg.WIDTH / 2, height - 7, text_anchor="middle",
                   class_="name"),
     ]  # fmt: skip
     marks = look | ({NOT_CONVERGED: CROSS} if any(failed.values()) else {})
     key = tuple((name, sample(style)) for name, style in marks.items())
-    name = "Test accuracy by row; a table has the numbers."
+    name = f"{score[0].upper()}{score[1:]} by row; a table has the numbers."
     return Chart(title, svg.picture("".join(axis + drawn), name, height), key)

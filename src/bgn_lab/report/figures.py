@@ -58,11 +58,11 @@ def _panel(axes: Any, title: str, label: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _batch_panel(axes: Any, title: str, sizes: Sequence[int]) -> None:
+def _batch_panel(axes: Any, title: str, sizes: Sequence[int], score: str = "test accuracy") -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [f"{size}" for size in sizes])
     axes.minorticks_off()
-    axes.set_ylabel("test accuracy, %")
+    axes.set_ylabel(f"{score}, %")
     _panel(axes, title, "batch size (images normalized together)")
 
 
@@ -80,14 +80,17 @@ def _rows_of_key(entries: int) -> float:
 
 def accuracies(found: Comparison) -> Figure:
     """What was measured, and beside it what the paper reports for the same experiment."""
-    by_size = found.by_batch_size and found.is_imagenet
+    by_size = found.by_batch_size and (found.is_imagenet or not found.experiment.paper_tables)
     return by_batch_size(found) if by_size else by_normalizer(found)
 
 
 def by_batch_size(found: Comparison) -> Figure:
-    """What was measured, and beside it what the paper reports for ImageNet."""
-    figure = _figure(2 * WIDE, 4 + _rows_of_key(len(found.labels) + 1))
-    for draw, axes in zip((_measured, _printed), figure.subplots(1, 2).flat, strict=True):
+    """What was measured, and beside it what the paper reports for ImageNet, where its tables belong
+    to the experiment."""
+    drawn = (_measured, _printed) if found.is_imagenet else (_measured,)
+    figure = _figure(len(drawn) * WIDE, 4 + _rows_of_key(len(found.labels) + 1))
+    panels = figure.subplots(1, len(drawn), squeeze=False).flat
+    for draw, axes in zip(drawn, panels, strict=True):
         # two columns for long labels: three would be wider than the panel
         lines = draw(axes, found)
         many = 3 if max(len(str(line.get_label())) for line in lines) < 17 else 2
@@ -98,7 +101,7 @@ def by_batch_size(found: Comparison) -> Figure:
 def _measured(axes: Any, found: Comparison) -> list[Any]:
     """Draw the comparison; the lines that a key explains."""
     sizes, lines = [place for place in found.places if isinstance(place, int)], []
-    _batch_panel(axes, f"Measured: {found.title()}", sizes)
+    _batch_panel(axes, f"Measured: {found.title()}", sizes, found.experiment.score)
     cross: dict[str, Any] = {"linestyle": "", "marker": "x", "markeredgewidth": 2, "zorder": 4}
     foot = {"transform": axes.get_xaxis_transform(), "clip_on": False, "in_layout": False}
     gap = min([2.0, *(math.log2(b / a) for a, b in pairwise(sizes))])
@@ -260,12 +263,14 @@ def by_epoch(cell: Cell, name: str) -> dict[int, float]:
 
 
 class Drawn(NamedTuple):
-    """Both pictures of a comparison, for a wide screen."""
+    """The pictures of a comparison, for a wide screen."""
 
     accuracies: Figure
     curves: Figure
+    own: Figure | None = None
+    """That of the experiment, if it has one."""
 
 
 def draw(found: Comparison) -> Drawn:
-    """Both pictures."""
-    return Drawn(accuracies(found), curves(found))
+    """All pictures."""
+    return Drawn(accuracies(found), curves(found), found.experiment.picture(found))

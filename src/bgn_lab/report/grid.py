@@ -113,6 +113,12 @@ class Comparison:
         model, epochs = shorten(s.model, LONGEST_NAME), count(s.epochs, "epoch")
         return f"{what}{model}{wide} on {data_name(s)}, {epochs}{workers}{self.difference}"
 
+    @property
+    def score(self) -> str:
+        """What cells are, at the beginning of a sentence."""
+        words = self.experiment.score
+        return words[0].upper() + words[1:]
+
     def reading(self) -> str:
         """How to read the table."""
         median = self.setting.median_of
@@ -121,7 +127,7 @@ class Comparison:
             filter(
                 None,
                 (
-                    f"Test accuracy in %{when}, {self._over()}.",
+                    f"{self.score} in %{when}, {self._over()}.",
                     self._differences(),
                     "Accuracies of runs that did not converge are marked, and in no other average."
                     if any(cell.failed for cell in self.cells.values())
@@ -171,6 +177,8 @@ class Comparison:
         over = self.results
         if not over:
             return "Nothing is finished yet."
+        if self.experiment.caveats is not None:
+            return self.experiment.caveats(self)
         if any(result.source is not None for result in over):
             return (
                 f"Images: {self._sizes()}. A run that learns the source no better than by guessing,"

@@ -7,7 +7,7 @@ import shlex
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from bgn_lab.report.grid import Comparison, named
 from bgn_lab.report.verdict import SHOWN, advice, noise, verdict
 from bgn_lab.system.printable import shorten
 
+PREDICTIONS = "Some test images, their labels and what each row takes them for."
 FEW = 5  # columns that fit a phone without scrolling
 ROOMY = 3  # columns that have room for an accuracy and a difference side by side
 HERE = Path(__file__).parent / "templates"
@@ -42,18 +43,26 @@ def _template() -> Template:
     return environment.get_template("report.html")
 
 
-def page(comparisons: Sequence[Comparison], damaged: Sequence[Damaged] = ()) -> str:
-    """The page as HTML."""
+def page(
+    comparisons: Sequence[Comparison],
+    damaged: Sequence[Damaged] = (),
+    own: Sequence[bytes | None] = (),
+) -> str:
+    """The page as HTML; ``own`` are the pictures of the experiments, as PNG."""
     script = (HERE / "report.js").read_text(encoding="utf-8")
     code = b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    shown = [_comparison(number, found) for number, found in enumerate(comparisons, 1)]
+    shown = [
+        _comparison(number, found, picture)
+        for number, (found, picture) in enumerate(zip_longest(comparisons, own), 1)
+    ]
     return _template().render(
         title=text.TITLE,
         mark=text.MARK,
         style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         modes={mode: palette.colors(mode) for mode in palette.MODES},
         script=Markup(script),  # nothing else may run
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{code}'",
+        policy="default-src 'none'; img-src data:; style-src 'unsafe-inline';"
+        f" script-src 'sha256-{code}'",
         left_out=text.LEFT_OUT,
         damaged=[one.short() for one in damaged],
         comparisons=shown,
@@ -87,7 +96,7 @@ def _cell(cell: Cell) -> Table:
     return {"text": cell.text(), "kind": kind, "gap": gap, "below": below}
 
 
-def _comparison(number: int, found: Comparison) -> dict[str, Any]:
+def _comparison(number: int, found: Comparison, own: bytes | None) -> dict[str, Any]:
     rows = [
         [
             {"text": label, "kind": "", "below": []},
@@ -105,17 +114,20 @@ def _comparison(number: int, found: Comparison) -> dict[str, Any]:
     return {
         "id": f"c{number}",
         "title": found.title(),
+        "score": found.score,
         "facts": found.facts(),
         "verdict": verdict(found),
         "advice": advice(found),
         "one_seed": len(found.seeds) == 1,
-        "table": _cells("Test accuracy, %", ["normalizer", *columns], rows, kind),
+        "table": _cells(f"{found.score}, %", ["normalizer", *columns], rows, kind),
         "reading": found.reading(),
         "noise": noise(found),
         "caveats": found.caveats(),
         "terms": glossary.key(found.labels),
         "key": series.key(found),
         "pictures": [("", charts.accuracies(found)), *charts.curves(found)],
+        "own": "" if own is None else b64encode(own).decode(),
+        "predictions": PREDICTIONS,
         "beside": {
             "title": text.BESIDE,
             "note": text.beside_note(found),
@@ -123,6 +135,10 @@ def _comparison(number: int, found: Comparison) -> dict[str, Any]:
         }
         if beside
         else None,
+        "further": [
+            {"title": one.title, "note": one.note, "table": _table(one.title, one.header, one.rows)}
+            for one in found.experiment.further(found)
+        ],
         "became": {
             "title": text.BECAME,
             "note": text.BECAME_NOTE,

@@ -14,7 +14,6 @@ from bgn_lab.report import svg
 from bgn_lab.report.grid import Comparison
 from bgn_lab.report.styles import Style, styles
 
-MEASURED = "Measured: test accuracy, %"
 CROSS = Style("bad", "cross")
 Wrap = Callable[[str, str], str]
 
@@ -37,9 +36,15 @@ class Entry(NamedTuple):
     """A picture of its line and mark."""
 
 
+def measured(found: Comparison) -> str:
+    """The heading of what was measured."""
+    return f"Measured: {found.experiment.score}, %"
+
+
 def rows(found: Comparison) -> dict[str, Style]:
     """Styles of all rows, then those of the paper's normalizers that are not among them."""
-    printed = [paper.NORMALIZERS[name] for name in found.experiment.paper_tables[0].rows]
+    tables = found.experiment.paper_tables
+    printed = [paper.NORMALIZERS[name] for table in tables[:1] for name in table.rows]
     missing = [name for name in printed if paper_row(found, name) is None]
     return styles(found.labels) | {f"{name}, paper": styles([name])[name] for name in missing}
 

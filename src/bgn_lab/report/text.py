@@ -68,6 +68,9 @@ def markdown(comparisons: Sequence[Comparison], damaged: Sequence[Damaged] = ())
         header, rows = beside(found)
         if rows:
             parts += [f"### {BESIDE}\n", table(header, rows), beside_note(found) + "\n"]
+        for own in found.experiment.further(found):
+            lines = ([escape(cell) for cell in row] for row in own.rows)
+            parts += [f"### {own.title}\n", table(own.header, lines), f"{own.note}\n"]
         kinds = (
             [escape(label), *(became(found.cells[label, column]) for column in found.firsts)]
             for label in found.labels

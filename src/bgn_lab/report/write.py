@@ -19,7 +19,8 @@ from bgn_lab.system import files
 from bgn_lab.system.printable import printable
 
 RESULTS, TABLE, PAGE = "results.json", "table.md", "report.html"
-PICTURES = re.compile(r"(accuracy|curves)(-[1-9]\d*)?\.png")
+NAMES = ACCURACY, CURVES, PREDICTIONS = "accuracy", "curves", "predictions"
+PICTURES = re.compile(rf"({'|'.join(NAMES)})(-[1-9]\d*)?\.png")
 HEAD = 4096  # bytes of a file within which its mark stands
 
 
@@ -59,17 +60,14 @@ def write(runs: Sequence[Run], out: Path, damaged: Sequence[Damaged] = ()) -> li
     """Write results.json, table.md, pictures and report.html; the comparisons that they show."""
     check_out(out)
     comparisons = compare(runs)
-    drawn = [figures.draw(found) for found in comparisons]
+    drawn = [_render(figures.draw(found)) for found in comparisons]
     content: dict[str, str | bytes] = {
         TABLE: text.markdown(comparisons, damaged),
-        PAGE: page(comparisons, damaged),
+        PAGE: page(comparisons, damaged, [pictures.get(PREDICTIONS) for pictures in drawn]),
     }
     for number, pictures in enumerate(drawn, 1):
         ending = "" if len(comparisons) == 1 else f"-{number}"
-        for name, figure in zip(("accuracy", "curves"), pictures, strict=True):
-            content[f"{name}{ending}.png"] = files.render_figure(
-                figure, "png", dpi=150, metadata={"Software": text.MARK}
-            )
+        content |= {f"{name}{ending}.png": picture for name, picture in pictures.items()}
     out.mkdir(parents=True, exist_ok=True)
     files.write_json(
         out / RESULTS,
@@ -85,6 +83,15 @@ def write(runs: Sequence[Run], out: Path, damaged: Sequence[Damaged] = ()) -> li
         if path.name not in (RESULTS, *content):
             path.unlink()
     return comparisons
+
+
+def _render(drawn: figures.Drawn) -> dict[str, bytes]:
+    """The pictures that there are, as PNG."""
+    return {
+        name: files.render_figure(figure, "png", dpi=150, metadata={"Software": text.MARK})
+        for name, figure in zip(NAMES, drawn, strict=True)
+        if figure is not None
+    }
 
 
 def _plain(found: Comparison) -> dict[str, Any]:

@@ -49,8 +49,9 @@ class Prepare:
 
     def __init__(self, data: Data, recipe: Recipe) -> None:
         self.device = torch.device(recipe.device)
+        spatial = [1] * (len(data.shape) - 1)
         mean, std = (
-            torch.tensor(values, device=self.device).view(1, -1, 1, 1)
+            torch.tensor(values, device=self.device).view(1, -1, *spatial)
             for values in (data.mean, data.std)
         )
         self.scale, self.shift = (

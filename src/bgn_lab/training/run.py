@@ -188,7 +188,7 @@ class _Training:
         return not self.task.over()
 
     def _epoch(self, epoch: int) -> Metrics:
-        workers, begun = self.workers, self.progress
+        recipe, workers, begun = self.recipe, self.workers, self.progress
         begin = time.perf_counter() - begun.spent
         with signals.defer_signals():
             trained = self._train(epoch, begin)
@@ -211,7 +211,7 @@ class _Training:
             epoch=epoch + 1,
             lr=self.optimizer.param_groups[0]["lr"],
             seconds=seconds,
-            images_per_second=trained.images / seconds,
+            images_per_second=self.steps * recipe.batch_size * recipe.batches / seconds,
             train_loss=trained.loss,
             train_accuracy=trained.accuracy,
         )

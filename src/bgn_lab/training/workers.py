@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -238,19 +239,18 @@ PIXELS_PER_PASS = 2**20
 PIXELS_PER_PASS_CPU = 2**18
 
 
-def workers_per_pass(recipe: Recipe, shape: tuple[int, int, int], per_process: int) -> int:
+def workers_per_pass(recipe: Recipe, shape: tuple[int, ...], per_process: int) -> int:
     """How many of a process' workers run as one batch: as many as fit, in passes of equal size.
 
-    ``shape`` is (C, H, W) of an image.
+    ``shape`` is (C, H, W) of an image, or (C, D, H, W) of a volume.
 
     >>> from bgn_lab.experiments.classification.recipe import ClassificationRecipe
     >>> recipe = ClassificationRecipe(batch_size=2, images_per_pass=9)
     >>> workers_per_pass(recipe, (3, 32, 32), 6)
     3
     """
-    _, H, W = shape
     pixels = PIXELS_PER_PASS_CPU if recipe.device == "cpu" else PIXELS_PER_PASS
-    most = recipe.images_per_pass or pixels // (H * W)
+    most = recipe.images_per_pass or pixels // math.prod(shape[1:])
     divisors = [w for w in range(1, per_process + 1) if per_process % w == 0]
     return max([w for w in divisors if w * recipe.batch_size <= most], default=1)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -131,7 +129,7 @@ class AdaptationRecipe(
             )
         if self.weights is not None:
             self._set("weights", str(Path(self.weights).resolve()))
-            self._set("weights_code", _code(Path(self.weights)))
+            self._set("weights_code", pretrained.code(Path(self.weights)))
 
     def without_effect(self) -> tuple[str, ...]:
         """Names of the options that change nothing.
@@ -213,21 +211,3 @@ def _canonical(task: str | None, data: str) -> str | None:
     if len(words) != 2 or len(found) != 2:
         return task
     return "-".join(found) if shipped else "".join(name[0] for name in found)
-
-
-def _code(path: Path) -> str:
-    """Hash of a file of weights; empty where there is none, which is refused when it is read."""
-    file = path / pretrained.WEIGHTS if path.is_dir() else path
-    if not file.is_file():
-        return ""
-    about = file.stat()
-    return _hash(str(file.resolve()), about.st_mtime_ns, about.st_size)
-
-
-@lru_cache(maxsize=32)
-def _hash(path: str, modified: int, size: int) -> str:  # noqa: ARG001
-    code = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(2**20):
-            code.update(block)
-    return code.hexdigest()[:16]
