@@ -195,7 +195,7 @@ def test_compare_has_rows_of_their_own() -> None:
 
 @pytest.mark.parametrize("word", ["--standardize", "--renorm", "--center"])
 def test_rows_of_a_comparison_say_what_they_are(word: str) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(ValueError, match=f"there is no option {word}"):
         parse([word])
 
 

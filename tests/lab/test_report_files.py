@@ -416,7 +416,7 @@ def test_command_refuses_what_it_cannot_read(
         assert main(["report", str(place), "--out", str(out)]) == 2
         assert said in capsys.readouterr().err
     assert main(["report", "--out", str(out)]) == 2
-    assert "folders is empty" in capsys.readouterr().err
+    assert "FOLDERS is empty" in capsys.readouterr().err
     assert not out.exists()
 
 
