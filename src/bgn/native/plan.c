@@ -5,9 +5,9 @@
 enum {
     CELL = 4096,         /* features of a cell, at most, where cells are read one by one */
     UNIT = 8192,         /* elements that are worth a partial sum of their own */
-    ROW_BYTES = 8192,    /* of a sample in a tile, at least: long reads are faster */
-    TILE_BYTES = 160000, /* of one array in a tile: all three of a backward pass stay in the
-                            second-level cache */
+    ROW_BYTES = 1536,    /* of a sample in a tile, at least: long reads are faster */
+    TILE_BYTES = 160000, /* of one array in a tile: both that a backward pass reads stay in the
+                            second-level cache, and those of the next tile */
     TILE_MOST = 2097152, /* of one array in a tile of one group: it stays in a core's share of the
                             last-level cache */
     /* Outputs from here on are written past the caches. A training step keeps its outputs and needs
