@@ -7,9 +7,9 @@ enum {
     UNIT = 8192,         /* elements that are worth a partial sum of their own */
     TILE_BYTES = 160000, /* of one array in a tile: both that a backward pass reads stay in the
                             second-level cache, and those of the next tile */
-    ROW_BYTES = 1536,    /* of a sample in a tile, at least: long reads are faster; */
-    LONG_ROW_BYTES = 8192,        /* the same for groups that no second-level cache holds, */
-    LARGE_BYTES = 4 * TILE_BYTES, /* which are those beyond this */
+    ROW_BYTES = 1536,    /* of a sample in a tile, at least: long reads are faster */
+    LONG_ROW_BYTES = 8192,        /* the same for groups of more than LARGE_BYTES, */
+    LARGE_BYTES = 4 * TILE_BYTES, /* which that cache does not hold */
     TILE_MOST = 2097152, /* of one array in a tile of one group: it stays in a core's share of the
                             last-level cache */
     /* Outputs from here on are written past the caches. A training step keeps its outputs and needs
