@@ -167,7 +167,7 @@ static void expect(const problem *q, answer a, int t, const void *x, const void 
 
 /* a plan as that of a larger array would be */
 static void vary(bgn_plan *p, const problem *q) {
-    if (q->streams) p->streams = p->streams_eval = 1;
+    if (q->streams) p->streams = p->streams_eval = p->fetches = 1;
     if (!q->tiled && q->walk == SLICED) p->tiles = 0;
     if (!q->pieces) return;
     if (q->walk == POSITIONAL) {

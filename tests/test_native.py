@@ -258,8 +258,9 @@ def test_every_instruction_set(case: Any, layout: str, dtype: torch.dtype) -> No
         assert_as_exact(narrow, [t.double() for t in wide], dtype)
 
 
-# (350, 351): cells of many lines; (7, 9): every other line has parts of several cells
-@pytest.mark.parametrize("shape", [(5, 16, 350, 351), (13, 3001, 7, 9)], ids=str)
+# (350, 351): cells of many lines; (7, 9): every other line has parts of several cells; 130 samples:
+# with 100 groups, tiles whose rows have few lines, and most of those that begin or end in parts
+@pytest.mark.parametrize("shape", [(5, 16, 350, 351), (13, 3001, 7, 9), (130, 300, 7, 9)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("layout", ["contiguous", "last"])
 @pytest.mark.parametrize("G", [1, 16, 100])

@@ -23,15 +23,16 @@
 
 enum {
     BLOCK = 16,  /* additions of a lane before its sum goes to double */
-    PUSH = 256,  /* neighboring elements that are worth storing past the caches */
+    PUSH = 512,  /* neighboring bytes that are worth storing past the caches */
     ROWS = 4,    /* rows of channels_last arrays that are summed in registers */
     STRIP = 4,   /* rows that are read side by side */
     BATCH = 256, /* cells whose sums are kept in lanes at a time */
     LINE = 64,   /* bytes that are fetched from memory at a time */
 };
 
-/* Of n things, the first that is this thread's (k = 0), and the first after those (k = 1). A thread
-   that writes what it has summed finds the end of it in its own cache. */
+/* Of n things, the first that is this thread's (k = 0), and the first after those (k = 1). They are
+   the same in all sweeps and passes: a thread finds what it has read or written in its own cache,
+   and takes no line from the cache of another. */
 static i64 share(i64 n, int k) { return n * (omp_get_thread_num() + k) / omp_get_num_threads(); }
 
 /* The arguments of all entry points; see TASK in statistics.inc for what they are. */

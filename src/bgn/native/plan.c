@@ -5,9 +5,11 @@
 enum {
     CELL = 4096,         /* features of a cell, at most, where cells are read one by one */
     UNIT = 8192,         /* elements that are worth a partial sum of their own */
-    ROW_BYTES = 8192,    /* of a sample in a tile, at least: long reads are faster */
-    TILE_BYTES = 160000, /* of one array in a tile: all three of a backward pass stay in the
-                            second-level cache */
+    TILE_BYTES = 160000, /* of one array in a tile: both that a backward pass reads stay in the
+                            second-level cache, and those of the next tile */
+    ROW_BYTES = 1536,    /* of a sample in a tile, at least: long reads are faster */
+    LONG_ROW_BYTES = 8192,        /* the same for groups of more than LARGE_BYTES, */
+    LARGE_BYTES = 4 * TILE_BYTES, /* which that cache does not hold */
     TILE_MOST = 2097152, /* of one array in a tile of one group: it stays in a core's share of the
                             last-level cache */
     /* Outputs from here on are written past the caches. A training step keeps its outputs and needs
@@ -72,8 +74,8 @@ static void plan_sliced(bgn_plan *p) {
         widest = most(widest, cells->start[cells->first[g + 1]] - cells->start[cells->first[g]]);
     i64 bytes = widest * p->samples * p->item_bytes;
     if (bytes <= TILE_MOST) {
-        i64 width = most(TILE_BYTES / most(bytes, 1),
-                         parts(ROW_BYTES, most(widest * p->item_bytes, 1)));
+        i64 row = bytes > LARGE_BYTES ? LONG_ROW_BYTES : ROW_BYTES;
+        i64 width = most(TILE_BYTES / most(bytes, 1), parts(row, most(widest * p->item_bytes, 1)));
         width = most(least(width, TILE_MOST / most(bytes, 1)), 1);
         for (i64 g = 0; g < p->G; g += width) p->tile_group[p->tiles++] = g;
         p->tile_group[p->tiles] = p->G;
