@@ -133,8 +133,8 @@ def plan(
     }
     if trained:
         _warn(
-            "running statistics are those of the weights as they were; before eval mode, or training"
-            " with renorm, bgn.recalibrate",
+            "running statistics are those of the weights as they were; before eval mode, or"
+            " training with renorm, bgn.recalibrate",
             list(trained),
         )
     return Plan(tuple(new), float(eps), gain)
