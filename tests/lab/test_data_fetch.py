@@ -390,6 +390,6 @@ def test_the_command_without_a_network(
 def test_an_unknown_name(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main(["data", "get", name]) == 2
     told = capsys.readouterr()
-    assert f"name='{name}' is not known" in told.err
+    assert f"NAME '{name}' is not known" in told.err
     assert "did you mean 'cifar10'?" in told.err
     assert told.out == ""

@@ -67,7 +67,7 @@ def test_what_manas_found_must_be_named(capsys: pytest.CaptureFixture[str]) -> N
     for words in (["run", "nas-train"], ["compare", "--experiment", "nas-train"]):
         assert main([*words, "--preset", "paper-manas"]) == 2
         said = " ".join(capsys.readouterr().err.split())
-        assert "preset='paper-manas' needs --genotype" in said
+        assert "--preset 'paper-manas' needs --genotype" in said
         assert main([*words, "--preset", "paper-manas", "--genotype", "DARTS_V1"]) == 2
         said = " ".join(capsys.readouterr().err.split())
         assert "trains a list of cells, and genotype='DARTS_V1' is none" in said

@@ -218,7 +218,7 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "MANAS-LS: 1 epoch, batches of 32, learning rate 0.025, 64 training images, 3 cells, "
         "C = 4; training: 1 epoch" in text
     )
-    assert "The paper's own figures" in text
+    assert "Paper, table" in text
     assert (tmp_path / "out" / "accuracy.png").stat().st_size > 5_000
     assert (tmp_path / "out" / "table.md").read_text() == text
     results = (tmp_path / "out" / "results.json").read_text()

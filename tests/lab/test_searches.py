@@ -225,11 +225,14 @@ def test_the_command_that_trains_what_is_chosen(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--searches 0", "searches=0 is not positive"),
-        ("--searches 2 --short-epochs 0", "short_epochs=0 is not positive"),
-        ("--searches 2 --jobs 0", "jobs=0 is not positive"),
-        ("--searches 2 --limit 64 --batch-size 16", "validation=0.5 leaves 32 images to choose by"),
-        ("--searches 2 --limit 150", "batch_size=96 times simulate_workers=1"),
+        ("--searches 0", "--searches 0 is not positive"),
+        ("--searches 2 --short-epochs 0", "--short-epochs 0 is not positive"),
+        ("--searches 2 --jobs 0", "--jobs 0 is not positive"),
+        (
+            "--searches 2 --limit 64 --batch-size 16",
+            "--validation 0.5 leaves 32 images to choose by",
+        ),
+        ("--searches 2 --limit 150", "--batch-size 96 times simulate_workers=1"),
     ],
 )
 def test_bad_input(
