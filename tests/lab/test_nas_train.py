@@ -70,7 +70,7 @@ def test_what_manas_found_must_be_named(capsys: pytest.CaptureFixture[str]) -> N
         assert "--preset 'paper-manas' needs --genotype" in said
         assert main([*words, "--preset", "paper-manas", "--genotype", "DARTS_V1"]) == 2
         said = " ".join(capsys.readouterr().err.split())
-        assert "trains a list of cells, and genotype='DARTS_V1' is none" in said
+        assert "trains a list of cells, and --genotype 'DARTS_V1' is none" in said
 
 
 @pytest.mark.parametrize(("norm", "groups"), [("bgn", 64), ("gn", 32)])

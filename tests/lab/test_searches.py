@@ -230,7 +230,7 @@ def test_the_command_that_trains_what_is_chosen(
         ("--searches 2 --jobs 0", "--jobs 0 is not positive"),
         (
             "--searches 2 --limit 64 --batch-size 16",
-            "--validation 0.5 leaves 32 images to choose by",
+            "--validation 0.5 leaves 32 images to choose",
         ),
         ("--searches 2 --limit 150", "--batch-size 96 times simulate_workers=1"),
     ],
