@@ -345,7 +345,7 @@ def test_only_the_pages_own_script_may_run(folder: Path) -> None:
     code = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)"', source)
     assert html.unescape(policy) == (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{code}'"
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{code}'"
     )
 
 
