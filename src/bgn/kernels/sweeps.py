@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bgn import checks
-from bgn.kernels import aten, backends, cpu, definition
+from bgn.kernels import aten, backends, cpu, definition, triton
 from bgn.kernels.eligible import refuse_freed
 from bgn.kernels.plans import Plan, channel_plan
 from bgn.moments import Moments
@@ -32,9 +32,11 @@ def is_eligible(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | Non
 
 
 def kernel_for(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | None) -> Kernel:
-    """Who runs a sweep of x: the C core, aten, or None for the definition."""
+    """Who runs a sweep of x: the C core, triton, aten, or None for the definition."""
     if is_eligible(x, plan, weight, bias):
         return cpu
+    if x.device.type in backends.active.triton and triton.is_eligible(x, plan, weight, bias):
+        return triton
     if x.device.type in backends.active.aten and aten.is_eligible(x, plan, weight, bias):
         return aten
     return None
@@ -64,13 +66,24 @@ def write(
     rstd: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
+    relu: bool = False,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """y = (x - mean) * rstd * weight + bias, with (B, G) statistics."""
-    kernel = None if _is_recorded(x, weight, bias) else kernel_for(x, plan, weight, bias)
+    """y = (x - mean) * rstd * weight + bias, with (B, G) statistics.
+
+    A residual is added, and a ReLU applied, where they are asked for: in the same sweep on GPUs.
+    """
+    recorded = _is_recorded(x, weight, bias, residual)
+    kernel = None if recorded else kernel_for(x, plan, weight, bias)
+    y: Tensor
     if kernel is None or not _are_readable(mean, rstd, x, plan, kernel):
-        return definition.write(x, plan.part, mean, rstd, weight, bias)
-    y: Tensor = kernel.write(x, plan, mean, rstd, weight, bias)
-    return y
+        y = definition.write(x, plan.part, mean, rstd, weight, bias)
+    elif kernel is triton and triton.is_readable_as(residual, x, plan):
+        return triton.write(x, plan, mean, rstd, weight, bias, relu, residual)
+    else:
+        y = kernel.write(x, plan, mean, rstd, weight, bias)
+    y = y if residual is None else y + residual
+    return y.relu() if relu else y
 
 
 def products(
