@@ -1,0 +1,240 @@
+"""The four sweeps as Triton kernels, for every walk; see ``launch`` for walks, tiles and slots.
+
+Numbers are float32 in registers and between kernels. Sums go up in a fixed tree within a tile, then
+step by step: the same input gives the same bits.
+"""
+
+import triton
+import triton.language as tl
+
+from bgn.kernels.triton.tiles import cells, place, step
+
+
+@triton.jit
+def chan(count, mean, M2, of_count, of_mean, of_M2):
+    """The moments of two sets together (Chan, Golub and LeVeque 1979); either may be empty."""
+    total = count + of_count
+    share = of_count / tl.maximum(total, 1.0)
+    delta = of_mean - mean
+    return total, mean + delta * share, M2 + of_M2 + delta * delta * (count * share)
+
+
+@triton.jit
+def moments(
+    x, parts, sort, C, P, G, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
+    U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
+    SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """x -> parts: count, mean and M2, ``sort`` numbers each: (B, splits, slots or tiles)."""
+    tile, t, b = place(tl.program_id(0), tiles, splits)
+    slot, valid, _, _, first, rel, length, segment = cells(
+        tile, C, P, G, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
+    )
+    if ONE_GROUP:
+        exist = tl.sum(valid.to(tl.int32), 0)
+        count = 0.0
+        mean = 0.0
+        M2 = 0.0
+    else:
+        count = tl.zeros([U], tl.float32)
+        mean = tl.zeros([U], tl.float32)
+        M2 = tl.zeros([U], tl.float32)
+    for s in range(t * steps, tl.minimum((t + 1) * steps, all_steps)):
+        base, offset, mask, left = step(
+            s, b, n, P, L, W, per_run, first, rel, length, valid, segment,
+            U, V, WALK, SEGMENTED, WIDE,
+        )  # fmt: skip
+        v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
+        if ONE_GROUP:
+            own = (left * exist).to(tl.float32)
+            center = tl.sum(tl.sum(v, 1), 0) / own
+            d = tl.where(mask, v - center, 0.0)
+            scatter = tl.sum(tl.sum(d * d, 1), 0)
+        else:
+            own = tl.where(valid, left, 0).to(tl.float32)
+            center = tl.sum(v, 1) / tl.maximum(own, 1.0)
+            d = tl.where(mask, v - center[:, None], 0.0)
+            scatter = tl.sum(d * d, 1)
+        count, mean, M2 = chan(count, mean, M2, own, center, scatter)
+    row = b.to(tl.int64) * splits + t
+    if ONE_GROUP:
+        at = parts + row * tiles + tile
+        tl.store(at, count)
+        tl.store(at + sort, mean)
+        tl.store(at + 2 * sort, M2)
+    else:
+        at = parts + row * slots + slot
+        inside = slot < slots  # ragged ones that are empty have a count of 0
+        tl.store(at, count, mask=inside)
+        tl.store(at + sort, mean, mask=inside)
+        tl.store(at + 2 * sort, M2, mask=inside)
+
+
+@triton.jit
+def statistics(
+    mean, rstd, b, group, valid, G, eps, GIVEN: tl.constexpr, ONE_GROUP: tl.constexpr
+):  # fmt: skip
+    """Mean and 1 / standard deviation of the cells; of all blocks alike where they are GIVEN."""
+    if GIVEN:
+        at = group
+    else:
+        at = b.to(tl.int64) * G + group
+    if ONE_GROUP:
+        m = tl.load(mean + at).to(tl.float32)
+        r = tl.load(rstd + at).to(tl.float32)
+    else:
+        m = tl.load(mean + at, mask=valid, other=0.0).to(tl.float32)
+        r = tl.load(rstd + at, mask=valid, other=1.0).to(tl.float32)
+    if GIVEN:  # a variance
+        r = 1.0 / tl.sqrt_rn(r + eps)
+    return m, r
+
+
+@triton.jit
+def correction(
+    correct, b, B, E, channel, group, valid, PER_CHANNEL: tl.constexpr
+):
+    """r and d of batch renormalization, from (2, B, E)."""
+    if PER_CHANNEL:
+        entry = channel
+    else:
+        entry = channel * 0 + group
+    at = correct + b.to(tl.int64) * E + entry
+    r = tl.load(at, mask=valid, other=1.0)
+    return r, tl.load(at + B.to(tl.int64) * E, mask=valid, other=0.0)
+
+
+@triton.jit
+def write(
+    x, y, residual, weight, bias, mean, rstd, correct, B, E, eps,
+    C, P, G, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
+    U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
+    SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
+    GIVEN: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, CORRECT: tl.constexpr,
+    RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+):  # fmt: skip
+    """x -> y = ((x - mean) * rstd * r + d) * weight + bias, plus a residual, through a ReLU.
+
+    CORRECT: 0 for none, 1 for r and d per group, 2 per channel. Begins where ``moments`` ended.
+    """
+    tile, t, b = place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, splits)
+    _, valid, channel, group, first, rel, length, segment = cells(
+        tile, C, P, G, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
+    )
+    m, scale = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
+    m = tl.zeros([U], tl.float32) + m
+    scale = tl.zeros([U], tl.float32) + scale
+    shift = tl.zeros([U], tl.float32)
+    if CORRECT:
+        r, d = correction(correct, b, B, E, channel, group, valid, CORRECT == 2)
+        scale = scale * r
+        shift = d
+    if WEIGHT:
+        w = tl.load(weight + channel, mask=valid, other=0.0).to(tl.float32)
+        scale = scale * w
+        shift = shift * w
+    if BIAS:
+        shift = shift + tl.load(bias + channel, mask=valid, other=0.0).to(tl.float32)
+    last = tl.minimum((t + 1) * steps, all_steps) - 1
+    for i in range(0, last + 1 - t * steps):
+        base, offset, mask, _ = step(
+            last - i, b, n, P, L, W, per_run, first, rel, length, valid, segment,
+            U, V, WALK, SEGMENTED, WIDE,
+        )  # fmt: skip
+        v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
+        v = (v - m[:, None]) * scale[:, None] + shift[:, None]
+        if RESIDUAL:
+            v += tl.load(residual + base + offset, mask=mask, other=0.0).to(tl.float32)
+        if RELU:
+            v = tl.where(v < 0, 0.0, v)  # NaN stays
+        tl.store(y + base + offset, v.to(y.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def products(
+    gy, x, parts, of_tiles, sort, of_sort, weight, mean, rstd, correct, B, E, eps,
+    C, P, G, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
+    U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
+    SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
+    GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr,
+):  # fmt: skip
+    """gy and x -> parts: sums of gy and of gy * xhat of each cell, (2, B, splits, slots).
+
+    ONE_GROUP: also of r * weight * gy and r * weight * gy * xhat of each tile.
+    """
+    tile, t, b = place(tl.program_id(0), tiles, splits)
+    slot, valid, channel, group, first, rel, length, segment = cells(
+        tile, C, P, G, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
+    )
+    m, r = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
+    m = tl.zeros([U], tl.float32) + m
+    plain = tl.zeros([U], tl.float32)
+    with_x = tl.zeros([U], tl.float32)
+    for s in range(t * steps, tl.minimum((t + 1) * steps, all_steps)):
+        base, offset, mask, _ = step(
+            s, b, n, P, L, W, per_run, first, rel, length, valid, segment,
+            U, V, WALK, SEGMENTED, WIDE,
+        )  # fmt: skip
+        g = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32)
+        v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
+        plain += tl.sum(g, 1)
+        with_x += tl.sum(g * tl.where(mask, v - m[:, None], 0.0), 1)
+    with_x *= r
+    row = b.to(tl.int64) * splits + t
+    at = parts + row * slots + slot
+    inside = slot < slots
+    tl.store(at, plain, mask=inside)
+    tl.store(at + sort, with_x, mask=inside)
+    if ONE_GROUP:
+        rho = tl.full([U], 1.0, tl.float32)
+        if WEIGHT:
+            rho = tl.load(weight + channel, mask=valid, other=0.0).to(tl.float32)
+        if CORRECT:
+            factor, _ = correction(correct, b, B, E, channel, group, valid, CORRECT == 2)
+            rho = rho * factor
+        of = of_tiles + row * tiles + tile
+        tl.store(of, tl.sum(tl.where(valid, rho * plain, 0.0), 0))
+        tl.store(of + of_sort, tl.sum(tl.where(valid, rho * with_x, 0.0), 0))
+
+
+@triton.jit
+def write_gradient(
+    gy, x, gx, weight, mean, rstd, correct, means, B, E, eps,
+    C, P, G, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
+    U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
+    SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
+    GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr, MEANS: tl.constexpr,
+):  # fmt: skip
+    """gx = rstd * (g - means[0] - xhat * means[1]) with g = r * weight * gy; means are (2, B, G).
+
+    Without MEANS the statistics do not depend on x, and x is not read.
+    """
+    tile, t, b = place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, splits)
+    _, valid, channel, group, first, rel, length, segment = cells(
+        tile, C, P, G, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
+    )
+    m, r = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
+    scale = tl.zeros([U], tl.float32) + r
+    shift = tl.zeros([U], tl.float32)
+    slope = tl.zeros([U], tl.float32)
+    m = tl.zeros([U], tl.float32) + m
+    if WEIGHT:
+        scale = scale * tl.load(weight + channel, mask=valid, other=0.0).to(tl.float32)
+    if CORRECT:
+        factor, _ = correction(correct, b, B, E, channel, group, valid, CORRECT == 2)
+        scale = scale * factor
+    if MEANS:
+        at = means + b.to(tl.int64) * G + group + tl.zeros([U], tl.int32)
+        shift = tl.load(at, mask=valid, other=0.0) * r
+        slope = tl.load(at + B.to(tl.int64) * G, mask=valid, other=0.0) * r * r
+    last = tl.minimum((t + 1) * steps, all_steps) - 1
+    for i in range(0, last + 1 - t * steps):
+        base, offset, mask, _ = step(
+            last - i, b, n, P, L, W, per_run, first, rel, length, valid, segment,
+            U, V, WALK, SEGMENTED, WIDE,
+        )  # fmt: skip
+        g = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32) * scale[:, None]
+        if MEANS:
+            v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
+            g = g - shift[:, None] - (v - m[:, None]) * slope[:, None]
+        tl.store(gx + base + offset, g.to(gx.dtype.element_ty), mask=mask)

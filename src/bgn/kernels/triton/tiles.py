@@ -1,0 +1,144 @@
+"""Where a program of a sweep looks: cells of its tile, addresses of a step; see ``launch``.
+
+U cells by V elements along them. ``WIDE`` maps need 64-bit offsets within a tile; the first address
+of a tile always has 64 bits.
+"""
+
+import triton
+import triton.language as tl
+
+RUNS = tl.constexpr(0)
+COLUMNS = tl.constexpr(1)
+
+
+@triton.jit
+def whole(value, WIDE: tl.constexpr):
+    """A number of the type that offsets have."""
+    return value.to(tl.int64) if WIDE else value
+
+
+@triton.jit
+def place(pid, tiles, splits):
+    """Tile, split and block of a program; neighbors in memory are neighbors in time."""
+    tile = pid % tiles
+    rest = pid // tiles
+    return tile, rest % splits, rest // splits
+
+
+@triton.jit
+def group_start(g, K, G):
+    """The first of K units of group g."""
+    return g.to(tl.int64) * K // G
+
+
+@triton.jit
+def group_of(unit, K, G, EVEN: tl.constexpr):
+    """The group of a unit."""
+    if EVEN:
+        return unit // (K // G)
+    return ((unit.to(tl.int64) + 1) * G - 1) // K
+
+
+@triton.jit
+def ragged_cell(cell, C, P, G, k):
+    """Group, first feature and length of the cells of contiguous maps with uneven groups."""
+    c = cell // k
+    start = c.to(tl.int64) * P
+    g = group_of(start, C * P, G, False) + cell % k
+    first = tl.maximum(start, group_start(g, C * P, G))
+    end = tl.minimum(start + P, group_start(g + 1, C * P, G))
+    return g, first, tl.maximum(end - first, 0)
+
+
+@triton.jit
+def cells(
+    tile, C, P, G, k, L, W, tiles,
+    U: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
+    SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The cells of a tile, (U,) each.
+
+    Returns slot, whether it exists, channel, group, first address in a sample, addresses from
+    there, length, and the segment.
+    """
+    lane = tl.arange(0, U)
+    segment = 0
+    length = L
+    if WALK == RUNS:
+        slot = whole(tile, WIDE) * U + lane
+        valid = slot < C * k
+        channel = slot // k
+        first = tile.to(tl.int64) * U * L
+        rel = whole(lane, WIDE) * L
+        unit = slot
+    elif WALK == COLUMNS:
+        side = tiles
+        column = tile
+        if SEGMENTED:
+            side = tiles // k
+            segment = tile // side
+            column = tile - segment * side
+        col = column * U + lane
+        valid = col < W
+        slot = segment * W + col
+        channel = col
+        first = column.to(tl.int64) * U
+        rel = lane
+        unit = col * k + segment
+    else:
+        slot = whole(tile, WIDE) * U + lane
+        valid = slot < W
+        first = tile.to(tl.int64) * U
+        rel = lane
+        if SWAPPED:
+            channel = slot % C
+            unit = channel * P + slot // C
+        else:
+            channel = slot // P
+            unit = slot
+    if RAGGED:
+        group, start, length = ragged_cell(slot, C, P, G, k)
+        valid = valid & (length > 0)
+        first = tl.min(tl.where(valid, start, C * P.to(tl.int64)), 0)
+        rel = tl.where(valid, start - first, 0)
+    elif ONE_GROUP:
+        group = tile // (tiles // G)
+    else:
+        group = group_of(unit, C * k, G, EVEN)
+    return slot, valid, channel, group, first, rel, length, segment
+
+
+@triton.jit
+def step(
+    s, b, n, P, L, W, per_run, first, rel, length, valid, segment,
+    U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, SEGMENTED: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Base address, offsets (U, V), which of them exist, and how many of each cell do."""
+    lane = tl.arange(0, V)
+    if WALK == RUNS:
+        sample = s // per_run
+        begin = (s - sample * per_run).to(tl.int64) * V
+        base = (b * n + sample).to(tl.int64) * W + first + begin
+        along = whole(lane, WIDE)
+        left = length - begin
+        if left.shape == []:
+            left = tl.minimum(left, V).to(tl.int32)
+            inside = (lane < left)[None, :]
+        else:
+            left = tl.maximum(tl.minimum(left, V), 0).to(tl.int32)
+            inside = lane[None, :] < left[:, None]
+    else:
+        begin = s.to(tl.int64) * V
+        left = tl.minimum(n.to(tl.int64) * L - begin, V).to(tl.int32)
+        if SEGMENTED:
+            row = begin + lane
+            sample = row // L
+            row = (b * n + sample) * P + segment * L + row - sample * L
+            base = first
+            along = row * W
+        else:
+            base = (b.to(tl.int64) * n * L + begin) * W + first
+            along = whole(lane, WIDE) * W
+        inside = (lane < left)[None, :]
+    return base, rel[:, None] + along[None, :], valid[:, None] & inside, left
