@@ -8,8 +8,8 @@
 Between them there are only a few numbers per group. ``normalize`` and ``normalize_with`` are sweeps
 in one call, with their derivatives. :mod:`~bgn.kernels.definition` says what each of them means, on
 any device and under any transform. For tensors that :mod:`~bgn.kernels.eligible` knows to be plain
-there are two faster ones: :mod:`~bgn.kernels.cpu` is the C core, and :mod:`~bgn.kernels.aten` runs
-on torch's own fused kernels where the C core does not: on other devices, or if it is missing.
+there are three faster ones: :mod:`~bgn.kernels.cpu` is the C core, :mod:`~bgn.kernels.triton` the
+GPU core, and :mod:`~bgn.kernels.aten` runs on torch's own fused kernels where neither does.
 :mod:`~bgn.kernels.graph` is what torch.compile sees of the C core. :mod:`~bgn.kernels.between` runs
 the sweeps one by one, for what changes the numbers between them. Which backend runs is asked of
 :mod:`~bgn.kernels.backends`.
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from bgn import checks
-from bgn.kernels import aten, backends, between, cpu, definition, graph
+from bgn.kernels import aten, backends, between, cpu, definition, graph, triton
 from bgn.kernels.backends import BACKENDS, choice, choose, devices, use
 from bgn.kernels.eligible import refuse_freed
 from bgn.kernels.plans import Plan, channel_plan, plan, positions, sizes
@@ -66,6 +66,10 @@ def normalize(
     """
     if backends.active.core:
         y = cpu.run(x, plan, weight, bias, eps, running, None, reference)
+        if y is not None:
+            return y
+    if backends.is_for_triton(x, plan):
+        y = triton.run(x, plan, weight, bias, eps, running, None, reference)
         if y is not None:
             return y
     part = plan.part
@@ -121,6 +125,10 @@ def normalize_with(
         y = cpu.run(x, plan, weight, bias, eps, None, (mean, var))
         if y is not None:
             return y
+    if x.device.type in backends.active.triton:
+        y = triton.run(x, plan, weight, bias, eps, None, (mean, var))
+        if y is not None:
+            return y
     if x.device.type in backends.active.aten:
         y = aten.run(x, plan, weight, bias, eps, None, (mean, var))
         if y is not None:
@@ -140,6 +148,10 @@ def positional(
     """Normalize every position of every sample across its channels (PN)."""
     if backends.active.core:
         y = cpu.run(x, plan, weight, bias, eps, None, None)
+        if y is not None:
+            return y
+    if backends.is_for_triton(x, plan):
+        y = triton.run(x, plan, weight, bias, eps, None, None)
         if y is not None:
             return y
     if x.device.type in backends.active.aten:

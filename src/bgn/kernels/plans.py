@@ -25,15 +25,18 @@ class Plan:
 
     ``kept`` plans were made for a plain call, of a partition that the kernels know: no compiler, no
     transform, no subclass, and no means of other groups than the variances. ``core`` and
-    ``node`` belong to :mod:`bgn.kernels.cpu` and ``pieces`` to :mod:`bgn.kernels.aten`; each is
-    made when that kernel first runs the plan.
+    ``node`` belong to :mod:`bgn.kernels.cpu`, ``pieces`` to :mod:`bgn.kernels.aten`, and
+    ``launches``, by number of multiprocessors, to :mod:`bgn.kernels.triton`; each is made when that
+    kernel first runs the plan. ``choices`` belong to :mod:`bgn.kernels.backends`.
     """
 
     __slots__ = (
+        "choices",
         "core",
         "dtype",
         "empty",
         "kept",
+        "launches",
         "layout",
         "node",
         "numel",
@@ -61,6 +64,8 @@ class Plan:
         self.core: Any = None
         self.node: Any = None
         self.pieces: Any = None
+        self.launches: dict[int, Any] = {}
+        self.choices: dict[int, Any] = {}
 
 
 def positions(N: int, C: int, P: int, G: int, B: int) -> Partition:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bgn import checks
-from bgn.kernels import aten, backends, cpu, definition
+from bgn.kernels import aten, backends, cpu, definition, triton
 from bgn.kernels.eligible import refuse_freed
 from bgn.kernels.plans import Plan, channel_plan
 from bgn.moments import Moments
@@ -32,9 +32,11 @@ def is_eligible(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | Non
 
 
 def kernel_for(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | None) -> Kernel:
-    """Who runs a sweep of x: the C core, aten, or None for the definition."""
+    """Who runs a sweep of x: the C core, triton, aten, or None for the definition."""
     if is_eligible(x, plan, weight, bias):
         return cpu
+    if x.device.type in backends.active.triton and triton.is_eligible(x, plan, weight, bias):
+        return triton
     if x.device.type in backends.active.aten and aten.is_eligible(x, plan, weight, bias):
         return aten
     return None

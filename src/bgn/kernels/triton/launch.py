@@ -104,6 +104,8 @@ class Launch:
     """Steps of each of them."""
     all_steps: int
     one_group: bool
+    wide: bool
+    """Whether offsets within a tile need 64 bits."""
     programs: int
     warps: int
     groups: Merge
@@ -166,6 +168,7 @@ def launch(part: Partition, channels_last: bool, itemsize: int, processors: int)
     return Launch(
         walk, ragged, per_channel, length, slots, width, segments, swapped,
         cells, along, tiles, splits, steps, all_steps, one_group,
+        wide=max(cells * length, along * width if walk != RUNS else 0, slots) >= 1 << 31,
         programs=tiles * splits * B,
         warps=warps_of(cells * along),
         groups=merge(G, own * splits),
@@ -226,6 +229,8 @@ def fuse(
 ) -> Fused | None:
     """The plan for statistics that fit one program each, if they do."""
     units = part.C * per_channel
+    if part.D >= 1 << 31:  # columns and groups are counted in 32 bits
+        return None
     if ragged or swapped or units % part.G or (walk == COLUMNS and per_channel > 1):
         return None
     own = units // part.G  # cells of a group

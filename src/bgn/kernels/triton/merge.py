@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from bgn.kernels.triton.sweeps import chan
-from bgn.kernels.triton.tiles import group_of, group_start
+from bgn.kernels.triton.tiles import big, group_of, group_start
 
 
 @triton.jit
@@ -43,14 +43,14 @@ def slot_of(
 
 @triton.jit
 def merge_moments(
-    parts, sort, mean, rstd, var, B, blocks, splits, row,
+    parts, sort, mean, rstd, var, BE, blocks, splits, row,
     running_mean, running_var, counter, momentum, eps,
     reference_mean, reference_var, correct, r_max, d_max, share, E, entries,
     C, P, G, K, k, own, most,
     GB: tl.constexpr, PB: tl.constexpr,
     RAGGED: tl.constexpr, STRIDED: tl.constexpr, ONE_GROUP: tl.constexpr,
     VAR: tl.constexpr, RUNNING: tl.constexpr, COUNTER: tl.constexpr, CUMULATIVE: tl.constexpr,
-    CORRECT: tl.constexpr, SHARE: tl.constexpr,
+    CORRECT: tl.constexpr, SHARE: tl.constexpr, PER_CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """parts -> mean and rstd, (B, G); running statistics; corrections, (2, B, E).
 
@@ -77,7 +77,7 @@ def merge_moments(
                 g[:, None], q[None, :], C, P, G, K, k, own, RAGGED, STRIDED, ONE_GROUP
             )
             mask = exists & inside[:, None] & (part < most)[None, :]
-            at = parts + (b.to(tl.int64) * splits + t)[None, :] * row + slot
+            at = parts + (big(b, pid) * splits + t)[None, :] * row + slot
             own_count = tl.load(at, mask=mask, other=0.0)
             own_mean = tl.load(at + sort, mask=mask, other=0.0)
             own_M2 = tl.load(at + 2 * sort, mask=mask, other=0.0)
@@ -94,7 +94,7 @@ def merge_moments(
             count, center, M2 = chan(count, center, M2, total, pivot + shift, scatter)
         variance = M2 / tl.maximum(count, 1.0)
         r = 1.0 / tl.sqrt_rn(variance + eps)
-        to = b.to(tl.int64) * G + g
+        to = big(b, pid) * G + g
         tl.store(mean + to, center, mask=inside)
         tl.store(rstd + to, r, mask=inside)
         if VAR:
@@ -108,39 +108,43 @@ def merge_moments(
             most_r = tl.where(r_max == float("inf"), r_max, 1.0 + (r_max - 1.0) * passed)
             most_d = tl.where(d_max == float("inf"), d_max, d_max * passed)
             for j in range(0, entries):
-                entry, exists = entry_of(g, j, C, G, K, entries, inside)
+                entry, exists = entry_of(g, j, C, G, inside, PER_CHANNEL)
                 rm = tl.load(reference_mean + entry, mask=exists, other=0.0).to(tl.float32)
                 rv = tl.load(reference_var + entry, mask=exists, other=1.0).to(tl.float32)
                 inverse = 1.0 / tl.sqrt_rn(rv + eps)
                 own_r = clip(tl.sqrt_rn(variance + eps) * inverse, 1.0 / most_r, most_r)
                 own_d = clip((center - rm) * inverse, -most_d, most_d)
-                at = correct + b.to(tl.int64) * E + entry
+                at = correct + big(b, pid) * E + entry
                 tl.store(at, own_r, mask=exists)
-                tl.store(at + B.to(tl.int64) * E, own_d, mask=exists)
+                tl.store(at + BE, own_d, mask=exists)
     if RUNNING:
         tl.debug_barrier()  # a reference was read by all before it moves
         if CUMULATIVE:
             momentum = 1.0 / tl.load(counter).to(tl.float32)
-        move(running_mean, sum_mean / blocks, momentum, g, C, G, K, entries, inside)
-        move(running_var, sum_var / blocks, momentum, g, C, G, K, entries, inside)
-        if COUNTER and pid == 0:  # nobody else reads it
-            tl.store(counter, tl.load(counter) + 1)
+        move(running_mean, sum_mean / blocks, momentum, g, C, G, entries, inside, PER_CHANNEL)
+        move(running_var, sum_var / blocks, momentum, g, C, G, entries, inside, PER_CHANNEL)
+        if COUNTER:
+            if pid == 0:  # nobody else reads it
+                tl.store(counter, tl.load(counter) + 1)
 
 
 @triton.jit
-def entry_of(g, j, C, G, K, entries, inside):
+def entry_of(g, j, C, G, inside, PER_CHANNEL: tl.constexpr):
     """The j-th entry of groups: the group itself, or a channel; and whether it exists."""
-    if entries == 1:
-        return g.to(tl.int64), inside
-    entry = group_start(g, C, G) + j
-    return entry, inside & (entry < group_start(g + 1, C, G))
+    if PER_CHANNEL:
+        entry = group_start(g, C, G) + j
+        exists = inside & (entry < group_start(g + 1, C, G))
+    else:
+        entry = g.to(tl.int64)
+        exists = inside
+    return entry, exists
 
 
 @triton.jit
-def move(running, batch, momentum, g, C, G, K, entries, inside):
+def move(running, batch, momentum, g, C, G, entries, inside, PER_CHANNEL: tl.constexpr):
     """running = (1 - momentum) * running + momentum * batch."""
     for j in range(0, entries):
-        entry, exists = entry_of(g, j, C, G, K, entries, inside)
+        entry, exists = entry_of(g, j, C, G, inside, PER_CHANNEL)
         kept = tl.load(running + entry, mask=exists, other=0.0).to(tl.float32)
         moved = kept * (1.0 - momentum) + batch * momentum
         tl.store(running + entry, moved.to(running.dtype.element_ty), mask=exists)
@@ -155,7 +159,7 @@ def clip(value, least, most):
 
 @triton.jit
 def merge_products(
-    parts, of_tiles, sort, of_sort, means, gw, gb, weight, correct, B, E, n, splits, tiles, slots,
+    parts, of_tiles, sort, of_sort, means, gw, gb, weight, correct, BE, BG, E, n, splits, tiles, slots,
     C, P, G, K, k, own, most, channel_most, group_programs,
     GB: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr, QB: tl.constexpr,
     RAGGED: tl.constexpr, STRIDED: tl.constexpr, ONE_GROUP: tl.constexpr,
@@ -168,83 +172,86 @@ def merge_products(
     Without DIVIDE means are sums.
     """
     pid = tl.program_id(0)
-    if GROUPS and pid < group_programs:
-        per_block = tl.cdiv(G, GB)
-        b = pid // per_block
-        g = (pid - b * per_block) * GB + tl.arange(0, GB)
-        inside = g < G
-        plain = tl.zeros([GB], tl.float32)
-        with_x = tl.zeros([GB], tl.float32)
-        for e in range(0, most, PB):
-            part = e + tl.arange(0, PB)
-            q = part // splits
-            row = b.to(tl.int64) * splits + part - q * splits
-            slot, channel, exists = slot_of(
-                g[:, None], q[None, :], C, P, G, K, k, own, RAGGED, STRIDED, ONE_GROUP
-            )
-            mask = exists & inside[:, None] & (part < most)[None, :]
-            if ONE_GROUP:
-                at = of_tiles + row[None, :] * tiles + slot
-                of_gy = tl.load(at, mask=mask, other=0.0)
-                of_product = tl.load(at + of_sort, mask=mask, other=0.0)
-            else:
-                at = parts + row[None, :] * slots + slot
+    if pid < group_programs:
+        if GROUPS:
+            per_block = tl.cdiv(G, GB)
+            b = pid // per_block
+            g = (pid - b * per_block) * GB + tl.arange(0, GB)
+            inside = g < G
+            plain = tl.zeros([GB], tl.float32)
+            with_x = tl.zeros([GB], tl.float32)
+            for e in range(0, most, PB):
+                part = e + tl.arange(0, PB)
+                q = part // splits
+                row = b.to(tl.int64) * splits + part - q * splits
+                slot, channel, exists = slot_of(
+                    g[:, None], q[None, :], C, P, G, K, k, own, RAGGED, STRIDED, ONE_GROUP
+                )
+                mask = exists & inside[:, None] & (part < most)[None, :]
+                if ONE_GROUP:
+                    at = of_tiles + row[None, :] * tiles + slot
+                    of_gy = tl.load(at, mask=mask, other=0.0)
+                    of_product = tl.load(at + of_sort, mask=mask, other=0.0)
+                else:
+                    at = parts + row[None, :] * slots + slot
+                    of_gy = tl.load(at, mask=mask, other=0.0)
+                    of_product = tl.load(at + sort, mask=mask, other=0.0)
+                    rho = tl.full([GB, PB], 1.0, tl.float32)
+                    if WEIGHT:
+                        rho = tl.load(weight + channel, mask=mask, other=0.0).to(tl.float32)
+                    if CORRECT:
+                        entry = channel
+                        if CORRECT == 1:
+                            entry = g[:, None] + channel * 0
+                        factor = tl.load(correct + b.to(tl.int64) * E + entry, mask=mask, other=0.0)
+                        rho = rho * factor
+                    of_gy = tl.where(mask, of_gy * rho, 0.0)
+                    of_product = tl.where(mask, of_product * rho, 0.0)
+                plain += tl.sum(of_gy, 1)
+                with_x += tl.sum(of_product, 1)
+            if DIVIDE:
+                units = tl.program_id(0).to(tl.int64) * 0 + C
+                units = units * P
+                size = group_start(g + 1, units, G) - group_start(g, units, G)
+                if not RAGGED:
+                    size = (group_start(g + 1, K, G) - group_start(g, K, G)) * (units // K)
+                count = (size * n).to(tl.float32)
+                plain = plain / count
+                with_x = with_x / count
+            to = means + b.to(tl.int64) * G + g
+            tl.store(to, plain, mask=inside)
+            tl.store(to + BG, with_x, mask=inside)
+    else:
+        if AFFINE:
+            c = (pid - group_programs) * CB + tl.arange(0, CB)
+            inside = c < C
+            plain = tl.zeros([CB], tl.float32)
+            with_x = tl.zeros([CB], tl.float32)
+            for e in range(0, channel_most, QB):  # (B * splits, cells of the channel)
+                part = e + tl.arange(0, QB)
+                row = part // k
+                cell = part - row * k
+                slot = c[:, None].to(tl.int64) * k + cell[None, :]
+                if STRIDED:
+                    slot = cell[None, :].to(tl.int64) * C + c[:, None]
+                mask = inside[:, None] & (part < channel_most)[None, :]
+                at = parts + row[None, :].to(tl.int64) * slots + slot
                 of_gy = tl.load(at, mask=mask, other=0.0)
                 of_product = tl.load(at + sort, mask=mask, other=0.0)
-                rho = tl.full([GB, PB], 1.0, tl.float32)
-                if WEIGHT:
-                    rho = tl.load(weight + channel, mask=mask, other=0.0).to(tl.float32)
                 if CORRECT:
-                    entry = channel
-                    if CORRECT == 1:
-                        entry = g[:, None] + channel * 0
-                    factor = tl.load(correct + b.to(tl.int64) * E + entry, mask=mask, other=0.0)
-                    rho = rho * factor
-                of_gy = tl.where(mask, of_gy * rho, 0.0)
-                of_product = tl.where(mask, of_product * rho, 0.0)
-            plain += tl.sum(of_gy, 1)
-            with_x += tl.sum(of_product, 1)
-        if DIVIDE:
-            units = C.to(tl.int64) * P
-            size = group_start(g + 1, units, G) - group_start(g, units, G)
-            if not RAGGED:
-                size = (group_start(g + 1, K, G) - group_start(g, K, G)) * (units // K)
-            count = (size * n).to(tl.float32)
-            plain = plain / count
-            with_x = with_x / count
-        to = means + b.to(tl.int64) * G + g
-        tl.store(to, plain, mask=inside)
-        tl.store(to + B.to(tl.int64) * G, with_x, mask=inside)
-    elif AFFINE:
-        c = (pid - group_programs) * CB + tl.arange(0, CB)
-        inside = c < C
-        plain = tl.zeros([CB], tl.float32)
-        with_x = tl.zeros([CB], tl.float32)
-        for e in range(0, channel_most, QB):  # (B * splits, cells of the channel)
-            part = e + tl.arange(0, QB)
-            row = part // k
-            cell = part - row * k
-            slot = c[:, None].to(tl.int64) * k + cell[None, :]
-            if STRIDED:
-                slot = cell[None, :].to(tl.int64) * C + c[:, None]
-            mask = inside[:, None] & (part < channel_most)[None, :]
-            at = parts + row[None, :].to(tl.int64) * slots + slot
-            of_gy = tl.load(at, mask=mask, other=0.0)
-            of_product = tl.load(at + sort, mask=mask, other=0.0)
-            if CORRECT:
-                block = row // splits
-                if CORRECT == 2:
-                    entry = c[:, None] + row[None, :] * 0
-                elif RAGGED:
-                    start = c[:, None].to(tl.int64) * P
-                    entry = group_of(start, C * P, G, False) + cell[None, :]
-                else:
-                    entry = group_of(c[:, None].to(tl.int64) * k + cell[None, :], K, G, False)
-                of_block = correct + block[None, :].to(tl.int64) * E + entry
-                r = tl.load(of_block, mask=mask & (entry < E), other=1.0)
-                d = tl.load(of_block + B.to(tl.int64) * E, mask=mask & (entry < E), other=0.0)
-                of_product = of_product * r + of_gy * d
-            plain += tl.sum(of_gy, 1)
-            with_x += tl.sum(of_product, 1)
-        tl.store(gb + c, plain.to(gb.dtype.element_ty), mask=inside)
-        tl.store(gw + c, with_x.to(gw.dtype.element_ty), mask=inside)
+                    block = row // splits
+                    if CORRECT == 2:
+                        entry = c[:, None] + row[None, :] * 0
+                    elif RAGGED:
+                        start = c[:, None].to(tl.int64) * P
+                        entry = group_of(start, C * P, G, False) + cell[None, :]
+                    else:
+                        entry = group_of(c[:, None].to(tl.int64) * k + cell[None, :], K, G, False)
+                    of_block = correct + block[None, :].to(tl.int64) * E + entry
+                    r = tl.load(of_block, mask=mask & (entry < E), other=1.0)
+                    d = tl.load(of_block + BE, mask=mask & (entry < E), other=0.0)
+                    of_product = of_product * r + of_gy * d
+                plain += tl.sum(of_gy, 1)
+                with_x += tl.sum(of_product, 1)
+            tl.store(gb + c, plain.to(gb.dtype.element_ty), mask=inside)
+            tl.store(gw + c, with_x.to(gw.dtype.element_ty), mask=inside)

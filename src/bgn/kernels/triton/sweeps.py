@@ -42,7 +42,7 @@ def moments(
     for s in range(t * steps, tl.minimum((t + 1) * steps, all_steps)):
         base, offset, mask, left = step(
             s, b, n, P, L, W, per_run, first, rel, length, valid, segment,
-            U, V, WALK, SEGMENTED, WIDE,
+            V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
         v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
         if ONE_GROUP:
@@ -91,9 +91,7 @@ def statistics(
 
 
 @triton.jit
-def correction(
-    correct, b, B, E, channel, group, valid, PER_CHANNEL: tl.constexpr
-):
+def correction(correct, BE, b, E, channel, group, valid, PER_CHANNEL: tl.constexpr):
     """r and d of batch renormalization, from (2, B, E)."""
     if PER_CHANNEL:
         entry = channel
@@ -101,12 +99,12 @@ def correction(
         entry = channel * 0 + group
     at = correct + b.to(tl.int64) * E + entry
     r = tl.load(at, mask=valid, other=1.0)
-    return r, tl.load(at + B.to(tl.int64) * E, mask=valid, other=0.0)
+    return r, tl.load(at + BE, mask=valid, other=0.0)
 
 
 @triton.jit
 def write(
-    x, y, residual, weight, bias, mean, rstd, correct, B, E, eps,
+    x, y, residual, weight, bias, mean, rstd, correct, BE, E, eps,
     C, P, G, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
@@ -126,7 +124,7 @@ def write(
     scale = tl.zeros([U], tl.float32) + scale
     shift = tl.zeros([U], tl.float32)
     if CORRECT:
-        r, d = correction(correct, b, B, E, channel, group, valid, CORRECT == 2)
+        r, d = correction(correct, BE, b, E, channel, group, valid, CORRECT == 2)
         scale = scale * r
         shift = d
     if WEIGHT:
@@ -139,7 +137,7 @@ def write(
     for i in range(0, last + 1 - t * steps):
         base, offset, mask, _ = step(
             last - i, b, n, P, L, W, per_run, first, rel, length, valid, segment,
-            U, V, WALK, SEGMENTED, WIDE,
+            V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
         v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
         v = (v - m[:, None]) * scale[:, None] + shift[:, None]
@@ -152,7 +150,7 @@ def write(
 
 @triton.jit
 def products(
-    gy, x, parts, of_tiles, sort, of_sort, weight, mean, rstd, correct, B, E, eps,
+    gy, x, parts, of_tiles, sort, of_sort, weight, mean, rstd, correct, BE, E, eps,
     C, P, G, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
@@ -173,7 +171,7 @@ def products(
     for s in range(t * steps, tl.minimum((t + 1) * steps, all_steps)):
         base, offset, mask, _ = step(
             s, b, n, P, L, W, per_run, first, rel, length, valid, segment,
-            U, V, WALK, SEGMENTED, WIDE,
+            V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
         g = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32)
         v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
@@ -190,7 +188,7 @@ def products(
         if WEIGHT:
             rho = tl.load(weight + channel, mask=valid, other=0.0).to(tl.float32)
         if CORRECT:
-            factor, _ = correction(correct, b, B, E, channel, group, valid, CORRECT == 2)
+            factor, _ = correction(correct, BE, b, E, channel, group, valid, CORRECT == 2)
             rho = rho * factor
         of = of_tiles + row * tiles + tile
         tl.store(of, tl.sum(tl.where(valid, rho * plain, 0.0), 0))
@@ -199,7 +197,7 @@ def products(
 
 @triton.jit
 def write_gradient(
-    gy, x, gx, weight, mean, rstd, correct, means, B, E, eps,
+    gy, x, gx, weight, mean, rstd, correct, means, BE, BG, E, eps,
     C, P, G, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
@@ -221,17 +219,17 @@ def write_gradient(
     if WEIGHT:
         scale = scale * tl.load(weight + channel, mask=valid, other=0.0).to(tl.float32)
     if CORRECT:
-        factor, _ = correction(correct, b, B, E, channel, group, valid, CORRECT == 2)
+        factor, _ = correction(correct, BE, b, E, channel, group, valid, CORRECT == 2)
         scale = scale * factor
     if MEANS:
         at = means + b.to(tl.int64) * G + group + tl.zeros([U], tl.int32)
         shift = tl.load(at, mask=valid, other=0.0) * r
-        slope = tl.load(at + B.to(tl.int64) * G, mask=valid, other=0.0) * r * r
+        slope = tl.load(at + BG, mask=valid, other=0.0) * r * r
     last = tl.minimum((t + 1) * steps, all_steps) - 1
     for i in range(0, last + 1 - t * steps):
         base, offset, mask, _ = step(
             last - i, b, n, P, L, W, per_run, first, rel, length, valid, segment,
-            U, V, WALK, SEGMENTED, WIDE,
+            V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
         g = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32) * scale[:, None]
         if MEANS:

@@ -18,6 +18,12 @@ def whole(value, WIDE: tl.constexpr):
 
 
 @triton.jit
+def big(value, like):
+    """A number that may be a Python one, in 64 bits; ``like`` is any tensor of one element."""
+    return like.to(tl.int64) * 0 + value
+
+
+@triton.jit
 def place(pid, tiles, splits):
     """Tile, split and block of a program; neighbors in memory are neighbors in time."""
     tile = pid % tiles
@@ -99,7 +105,7 @@ def cells(
     if RAGGED:
         group, start, length = ragged_cell(slot, C, P, G, k)
         valid = valid & (length > 0)
-        first = tl.min(tl.where(valid, start, C * P.to(tl.int64)), 0)
+        first = tl.min(tl.where(valid, start, big(P, tile) * C), 0)
         rel = tl.where(valid, start - first, 0)
     elif ONE_GROUP:
         group = tile // (tiles // G)
@@ -111,26 +117,24 @@ def cells(
 @triton.jit
 def step(
     s, b, n, P, L, W, per_run, first, rel, length, valid, segment,
-    U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, SEGMENTED: tl.constexpr,
+    V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, SEGMENTED: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
     """Base address, offsets (U, V), which of them exist, and how many of each cell do."""
     lane = tl.arange(0, V)
     if WALK == RUNS:
         sample = s // per_run
-        begin = (s - sample * per_run).to(tl.int64) * V
-        base = (b * n + sample).to(tl.int64) * W + first + begin
+        begin = big(s - sample * per_run, b) * V
+        base = big(b * n + sample, b) * W + first + begin
         along = whole(lane, WIDE)
-        left = length - begin
-        if left.shape == []:
-            left = tl.minimum(left, V).to(tl.int32)
-            inside = (lane < left)[None, :]
-        else:
-            left = tl.maximum(tl.minimum(left, V), 0).to(tl.int32)
+        left = tl.maximum(tl.minimum(length - begin, V), 0).to(tl.int32)
+        if RAGGED:
             inside = lane[None, :] < left[:, None]
+        else:
+            inside = (lane < left)[None, :]
     else:
-        begin = s.to(tl.int64) * V
-        left = tl.minimum(n.to(tl.int64) * L - begin, V).to(tl.int32)
+        begin = big(s, b) * V
+        left = tl.minimum(big(n, b) * L - begin, V).to(tl.int32)
         if SEGMENTED:
             row = begin + lane
             sample = row // L
