@@ -74,7 +74,7 @@ def _geometry(plan: Plan, way: Launch) -> tuple[tuple[int, ...], dict[str, Any]]
     part = plan.part
     per_run = -(-way.length // way.along)
     numbers = (
-        part.C, part.P, part.G, part.block_size, way.cells_per_channel, way.length, way.width,
+        part.C, part.P, part.G, _units(plan, way), part.block_size, way.cells_per_channel, way.length, way.width,
         per_run, way.slots, way.tiles, way.splits, way.steps, way.all_steps,
     )  # fmt: skip
     constants = {
@@ -93,10 +93,15 @@ def _geometry(plan: Plan, way: Launch) -> tuple[tuple[int, ...], dict[str, Any]]
     return numbers, constants
 
 
+def _units(plan: Plan, way: Launch) -> int:
+    """What groups are counted in: cells, or features where cells differ in length."""
+    return plan.part.D if way.ragged else plan.part.C * way.cells_per_channel
+
+
 def _groups(plan: Plan, way: Launch) -> tuple[tuple[int, ...], dict[str, Any]]:
     """How slots belong to groups."""
     part = plan.part
-    units = part.D if way.ragged else part.C * way.cells_per_channel
+    units = _units(plan, way)
     own = max(1, way.tiles // part.G)
     numbers = part.C, part.P, part.G, units, way.cells_per_channel, own, way.groups.most
     constants = {

@@ -13,14 +13,6 @@ from bgn.kernels.triton.tiles import big
 
 
 @triton.jit
-def around(v, mask, count, AXIS: tl.constexpr):
-    """Mean and M2 of rows along an axis, in two passes over registers."""
-    mean = tl.sum(v, AXIS) / count
-    d = tl.where(mask, v - tl.expand_dims(mean, AXIS), 0.0)
-    return mean, tl.sum(d * d, AXIS)
-
-
-@triton.jit
 def run_tile(
     pid, n, own, W, L, G, GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr
 ):
@@ -58,20 +50,25 @@ def column_tile(
 @triton.jit
 def column_statistics(v, mask, count, GB: tl.constexpr, S: tl.constexpr, V: tl.constexpr):
     """Mean and M2 of groups, (GB,), from a tile (V, R)."""
-    if S == 1:
-        return around(v, mask, count, 1)
-    sums = tl.reshape(tl.sum(v, 1), [GB, S])
-    mean = tl.sum(sums, 1) / count
+    mean = of_groups(tl.sum(v, 1), GB, S) / count
     d = tl.where(mask, v - spread(mean, GB, S, V)[:, None], 0.0)
-    return mean, tl.sum(tl.reshape(tl.sum(d * d, 1), [GB, S]), 1)
+    return mean, of_groups(tl.sum(d * d, 1), GB, S)
+
+
+@triton.jit
+def of_groups(sums, GB: tl.constexpr, S: tl.constexpr):
+    """(V,) -> (GB,): the sums of the columns of each group."""
+    if S > 1:
+        sums = tl.sum(tl.reshape(sums, [GB, S]), 1)
+    return sums
 
 
 @triton.jit
 def spread(stat, GB: tl.constexpr, S: tl.constexpr, V: tl.constexpr):
     """(GB,) -> (V,): every column has its group's."""
-    if S == 1:
-        return stat
-    return tl.reshape(tl.broadcast_to(stat[:, None], [GB, S]), [V])
+    if S > 1:
+        stat = tl.reshape(tl.broadcast_to(stat[:, None], [GB, S]), [V])
+    return stat
 
 
 @triton.jit
@@ -224,9 +221,8 @@ def backward(
         plain = plain * rho
         with_x = with_x * rho
         if COLUMNS:
-            if S > 1:
-                plain = tl.sum(tl.reshape(plain, [GB, S]), 1)
-                with_x = tl.sum(tl.reshape(with_x, [GB, S]), 1)
+            plain = of_groups(plain, GB, S)
+            with_x = of_groups(with_x, GB, S)
             r_of = spread(r, GB, S, V)[:, None]
             first = spread(plain / count, GB, S, V)[:, None]
             second = spread(with_x / count, GB, S, V)[:, None]

@@ -12,11 +12,12 @@ from bgn.kernels.triton.tiles import big, group_of, group_start
 
 
 @triton.jit
-def first_unit(g, C, P, G, K, RAGGED: tl.constexpr):
+def first_unit(g, P, G, K, RAGGED: tl.constexpr):
     """Where the slots of groups begin: a unit, or a channel where cells differ in length."""
+    first = group_start(g, K, G)
     if RAGGED:
-        return group_start(g, C * P, G) // P
-    return group_start(g, K, G)
+        first = first // P
+    return first
 
 
 @triton.jit
@@ -26,19 +27,21 @@ def slot_of(
 ):  # fmt: skip
     """Slot and channel of the q-th part of group g, and whether it exists."""
     if ONE_GROUP:  # slots of tiles, ``own`` in every group
-        return g * own + q, q * 0, q < own
-    first = first_unit(g, C, P, G, K, RAGGED)
-    if RAGGED:
-        channel = first + q
-        last = (group_start(g + 1, C * P, G) - 1) // P
-        slot = channel * k + g - group_of(channel * P, C * P, G, False)
-        return slot, channel, channel <= last
-    unit = first + q
-    channel = unit // k
-    slot = unit
-    if STRIDED:
-        slot = (unit - channel * k) * C + channel
-    return slot, channel, unit < first_unit(g + 1, C, P, G, K, RAGGED)
+        slot = g * own + q
+        channel = q * 0
+        exists = q < own
+    else:
+        channel = first_unit(g, P, G, K, RAGGED) + q
+        if RAGGED:
+            slot = channel * k + g - group_of(channel * P, K, G, False)
+            exists = channel <= (group_start(g + 1, K, G) - 1) // P
+        else:
+            slot = channel
+            exists = slot < first_unit(g + 1, P, G, K, RAGGED)
+            channel = slot // k
+            if STRIDED:
+                slot = (slot - channel * k) * C + channel
+    return slot, channel, exists
 
 
 @triton.jit
@@ -73,7 +76,7 @@ def merge_moments(
             part = e + tl.arange(0, PB)
             q = part // splits
             t = part - q * splits
-            slot, _, exists = slot_of(
+            slot, _channel, exists = slot_of(
                 g[:, None], q[None, :], C, P, G, K, k, own, RAGGED, STRIDED, ONE_GROUP
             )
             mask = exists & inside[:, None] & (part < most)[None, :]
@@ -108,15 +111,15 @@ def merge_moments(
             most_r = tl.where(r_max == float("inf"), r_max, 1.0 + (r_max - 1.0) * passed)
             most_d = tl.where(d_max == float("inf"), d_max, d_max * passed)
             for j in range(0, entries):
-                entry, exists = entry_of(g, j, C, G, inside, PER_CHANNEL)
-                rm = tl.load(reference_mean + entry, mask=exists, other=0.0).to(tl.float32)
-                rv = tl.load(reference_var + entry, mask=exists, other=1.0).to(tl.float32)
+                entry, here = entry_of(g, j, C, G, inside, PER_CHANNEL)
+                rm = tl.load(reference_mean + entry, mask=here, other=0.0).to(tl.float32)
+                rv = tl.load(reference_var + entry, mask=here, other=1.0).to(tl.float32)
                 inverse = 1.0 / tl.sqrt_rn(rv + eps)
                 own_r = clip(tl.sqrt_rn(variance + eps) * inverse, 1.0 / most_r, most_r)
                 own_d = clip((center - rm) * inverse, -most_d, most_d)
                 at = correct + big(b, pid) * E + entry
-                tl.store(at, own_r, mask=exists)
-                tl.store(at + BE, own_d, mask=exists)
+                tl.store(at, own_r, mask=here)
+                tl.store(at + BE, own_d, mask=here)
     if RUNNING:
         tl.debug_barrier()  # a reference was read by all before it moves
         if CUMULATIVE:
@@ -144,10 +147,10 @@ def entry_of(g, j, C, G, inside, PER_CHANNEL: tl.constexpr):
 def move(running, batch, momentum, g, C, G, entries, inside, PER_CHANNEL: tl.constexpr):
     """running = (1 - momentum) * running + momentum * batch."""
     for j in range(0, entries):
-        entry, exists = entry_of(g, j, C, G, inside, PER_CHANNEL)
-        kept = tl.load(running + entry, mask=exists, other=0.0).to(tl.float32)
+        entry, here = entry_of(g, j, C, G, inside, PER_CHANNEL)
+        kept = tl.load(running + entry, mask=here, other=0.0).to(tl.float32)
         moved = kept * (1.0 - momentum) + batch * momentum
-        tl.store(running + entry, moved.to(running.dtype.element_ty), mask=exists)
+        tl.store(running + entry, moved.to(running.dtype.element_ty), mask=here)
 
 
 @triton.jit
@@ -155,6 +158,102 @@ def clip(value, least, most):
     """As torch.clamp: NaN stays."""
     value = tl.where(value < least, least, value)
     return tl.where(value > most, most, value)
+
+
+@triton.jit
+def sum_groups(
+    pid, parts, of_tiles, sort, of_sort, means, weight, correct, BG, E, n, splits, tiles, slots,
+    C, P, G, K, k, own, most, GB: tl.constexpr, PB: tl.constexpr, RAGGED: tl.constexpr,
+    STRIDED: tl.constexpr, ONE_GROUP: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr,
+    DIVIDE: tl.constexpr,
+):  # fmt: skip
+    """GB groups of a block: means of g and of g * xhat."""
+    per_block = tl.cdiv(G, GB)
+    b = pid // per_block
+    g = (pid - b * per_block) * GB + tl.arange(0, GB)
+    inside = g < G
+    plain = tl.zeros([GB], tl.float32)
+    with_x = tl.zeros([GB], tl.float32)
+    for e in range(0, most, PB):
+        part = e + tl.arange(0, PB)
+        q = part // splits
+        row = b.to(tl.int64) * splits + part - q * splits
+        slot, channel, exists = slot_of(
+            g[:, None], q[None, :], C, P, G, K, k, own, RAGGED, STRIDED, ONE_GROUP
+        )
+        mask = exists & inside[:, None] & (part < most)[None, :]
+        if ONE_GROUP:
+            at = of_tiles + row[None, :] * tiles + slot
+            of_gy = tl.load(at, mask=mask, other=0.0)
+            of_product = tl.load(at + of_sort, mask=mask, other=0.0)
+        else:
+            at = parts + row[None, :] * slots + slot
+            of_gy = tl.load(at, mask=mask, other=0.0)
+            of_product = tl.load(at + sort, mask=mask, other=0.0)
+            rho = tl.full([GB, PB], 1.0, tl.float32)
+            if WEIGHT:
+                rho = tl.load(weight + channel, mask=mask, other=0.0).to(tl.float32)
+            if CORRECT:
+                entry = channel
+                if CORRECT == 1:
+                    entry = g[:, None] + channel * 0
+                factor = tl.load(correct + b.to(tl.int64) * E + entry, mask=mask, other=0.0)
+                rho = rho * factor
+            of_gy = tl.where(mask, of_gy * rho, 0.0)
+            of_product = tl.where(mask, of_product * rho, 0.0)
+        plain += tl.sum(of_gy, 1)
+        with_x += tl.sum(of_product, 1)
+    if DIVIDE:
+        size = group_start(g + 1, K, G) - group_start(g, K, G)
+        if not RAGGED:  # units of several features
+            size = size * (big(P, pid) * C // K)
+        count = (size * n).to(tl.float32)
+        plain = plain / count
+        with_x = with_x / count
+    to = means + b.to(tl.int64) * G + g
+    tl.store(to, plain, mask=inside)
+    tl.store(to + BG, with_x, mask=inside)
+
+
+@triton.jit
+def sum_channels(
+    pid, parts, sort, gw, gb, correct, BE, E, splits, slots, C, P, G, K, k, most,
+    CB: tl.constexpr, QB: tl.constexpr, RAGGED: tl.constexpr, STRIDED: tl.constexpr,
+    CORRECT: tl.constexpr,
+):  # fmt: skip
+    """CB channels: gradients of weight and bias, over all blocks."""
+    c = pid * CB + tl.arange(0, CB)
+    inside = c < C
+    plain = tl.zeros([CB], tl.float32)
+    with_x = tl.zeros([CB], tl.float32)
+    for e in range(0, most, QB):  # (B * splits, cells of the channel)
+        part = e + tl.arange(0, QB)
+        row = part // k
+        cell = part - row * k
+        slot = c[:, None].to(tl.int64) * k + cell[None, :]
+        if STRIDED:
+            slot = cell[None, :].to(tl.int64) * C + c[:, None]
+        mask = inside[:, None] & (part < most)[None, :]
+        at = parts + row[None, :].to(tl.int64) * slots + slot
+        of_gy = tl.load(at, mask=mask, other=0.0)
+        of_product = tl.load(at + sort, mask=mask, other=0.0)
+        if CORRECT:
+            block = row // splits
+            if CORRECT == 2:
+                entry = c[:, None] + row[None, :] * 0
+            elif RAGGED:
+                start = c[:, None].to(tl.int64) * P
+                entry = group_of(start, K, G, False) + cell[None, :]
+            else:
+                entry = group_of(c[:, None].to(tl.int64) * k + cell[None, :], K, G, False)
+            of_block = correct + block[None, :].to(tl.int64) * E + entry
+            r = tl.load(of_block, mask=mask & (entry < E), other=1.0)
+            d = tl.load(of_block + BE, mask=mask & (entry < E), other=0.0)
+            of_product = of_product * r + of_gy * d
+        plain += tl.sum(of_gy, 1)
+        with_x += tl.sum(of_product, 1)
+    tl.store(gb + c, plain.to(gb.dtype.element_ty), mask=inside)
+    tl.store(gw + c, with_x.to(gw.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -174,84 +273,14 @@ def merge_products(
     pid = tl.program_id(0)
     if pid < group_programs:
         if GROUPS:
-            per_block = tl.cdiv(G, GB)
-            b = pid // per_block
-            g = (pid - b * per_block) * GB + tl.arange(0, GB)
-            inside = g < G
-            plain = tl.zeros([GB], tl.float32)
-            with_x = tl.zeros([GB], tl.float32)
-            for e in range(0, most, PB):
-                part = e + tl.arange(0, PB)
-                q = part // splits
-                row = b.to(tl.int64) * splits + part - q * splits
-                slot, channel, exists = slot_of(
-                    g[:, None], q[None, :], C, P, G, K, k, own, RAGGED, STRIDED, ONE_GROUP
-                )
-                mask = exists & inside[:, None] & (part < most)[None, :]
-                if ONE_GROUP:
-                    at = of_tiles + row[None, :] * tiles + slot
-                    of_gy = tl.load(at, mask=mask, other=0.0)
-                    of_product = tl.load(at + of_sort, mask=mask, other=0.0)
-                else:
-                    at = parts + row[None, :] * slots + slot
-                    of_gy = tl.load(at, mask=mask, other=0.0)
-                    of_product = tl.load(at + sort, mask=mask, other=0.0)
-                    rho = tl.full([GB, PB], 1.0, tl.float32)
-                    if WEIGHT:
-                        rho = tl.load(weight + channel, mask=mask, other=0.0).to(tl.float32)
-                    if CORRECT:
-                        entry = channel
-                        if CORRECT == 1:
-                            entry = g[:, None] + channel * 0
-                        factor = tl.load(correct + b.to(tl.int64) * E + entry, mask=mask, other=0.0)
-                        rho = rho * factor
-                    of_gy = tl.where(mask, of_gy * rho, 0.0)
-                    of_product = tl.where(mask, of_product * rho, 0.0)
-                plain += tl.sum(of_gy, 1)
-                with_x += tl.sum(of_product, 1)
-            if DIVIDE:
-                units = tl.program_id(0).to(tl.int64) * 0 + C
-                units = units * P
-                size = group_start(g + 1, units, G) - group_start(g, units, G)
-                if not RAGGED:
-                    size = (group_start(g + 1, K, G) - group_start(g, K, G)) * (units // K)
-                count = (size * n).to(tl.float32)
-                plain = plain / count
-                with_x = with_x / count
-            to = means + b.to(tl.int64) * G + g
-            tl.store(to, plain, mask=inside)
-            tl.store(to + BG, with_x, mask=inside)
+            sum_groups(
+                pid, parts, of_tiles, sort, of_sort, means, weight, correct, BG, E, n, splits,
+                tiles, slots, C, P, G, K, k, own, most,
+                GB, PB, RAGGED, STRIDED, ONE_GROUP, WEIGHT, CORRECT, DIVIDE,
+            )  # fmt: skip
     else:
         if AFFINE:
-            c = (pid - group_programs) * CB + tl.arange(0, CB)
-            inside = c < C
-            plain = tl.zeros([CB], tl.float32)
-            with_x = tl.zeros([CB], tl.float32)
-            for e in range(0, channel_most, QB):  # (B * splits, cells of the channel)
-                part = e + tl.arange(0, QB)
-                row = part // k
-                cell = part - row * k
-                slot = c[:, None].to(tl.int64) * k + cell[None, :]
-                if STRIDED:
-                    slot = cell[None, :].to(tl.int64) * C + c[:, None]
-                mask = inside[:, None] & (part < channel_most)[None, :]
-                at = parts + row[None, :].to(tl.int64) * slots + slot
-                of_gy = tl.load(at, mask=mask, other=0.0)
-                of_product = tl.load(at + sort, mask=mask, other=0.0)
-                if CORRECT:
-                    block = row // splits
-                    if CORRECT == 2:
-                        entry = c[:, None] + row[None, :] * 0
-                    elif RAGGED:
-                        start = c[:, None].to(tl.int64) * P
-                        entry = group_of(start, C * P, G, False) + cell[None, :]
-                    else:
-                        entry = group_of(c[:, None].to(tl.int64) * k + cell[None, :], K, G, False)
-                    of_block = correct + block[None, :].to(tl.int64) * E + entry
-                    r = tl.load(of_block, mask=mask & (entry < E), other=1.0)
-                    d = tl.load(of_block + BE, mask=mask & (entry < E), other=0.0)
-                    of_product = of_product * r + of_gy * d
-                plain += tl.sum(of_gy, 1)
-                with_x += tl.sum(of_product, 1)
-            tl.store(gb + c, plain.to(gb.dtype.element_ty), mask=inside)
-            tl.store(gw + c, with_x.to(gw.dtype.element_ty), mask=inside)
+            sum_channels(
+                pid - group_programs, parts, sort, gw, gb, correct, BE, E, splits, slots,
+                C, P, G, K, k, channel_most, CB, QB, RAGGED, STRIDED, CORRECT,
+            )  # fmt: skip

@@ -21,14 +21,14 @@ def chan(count, mean, M2, of_count, of_mean, of_M2):
 
 @triton.jit
 def moments(
-    x, parts, sort, C, P, G, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
+    x, parts, sort, C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """x -> parts: count, mean and M2, ``sort`` numbers each: (B, splits, slots or tiles)."""
     tile, t, b = place(tl.program_id(0), tiles, splits)
-    slot, valid, _, _, first, rel, length, segment = cells(
-        tile, C, P, G, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
+    slot, valid, _channel, _group, first, rel, length, segment = cells(
+        tile, C, P, G, K, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
     )
     if ONE_GROUP:
         exist = tl.sum(valid.to(tl.int32), 0)
@@ -105,7 +105,7 @@ def correction(correct, BE, b, E, channel, group, valid, PER_CHANNEL: tl.constex
 @triton.jit
 def write(
     x, y, residual, weight, bias, mean, rstd, correct, BE, E, eps,
-    C, P, G, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
+    C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
     GIVEN: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, CORRECT: tl.constexpr,
@@ -116,8 +116,8 @@ def write(
     CORRECT: 0 for none, 1 for r and d per group, 2 per channel. Begins where ``moments`` ended.
     """
     tile, t, b = place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, splits)
-    _, valid, channel, group, first, rel, length, segment = cells(
-        tile, C, P, G, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
+    _slot, valid, channel, group, first, rel, length, segment = cells(
+        tile, C, P, G, K, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
     )
     m, scale = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
     m = tl.zeros([U], tl.float32) + m
@@ -135,7 +135,7 @@ def write(
         shift = shift + tl.load(bias + channel, mask=valid, other=0.0).to(tl.float32)
     last = tl.minimum((t + 1) * steps, all_steps) - 1
     for i in range(0, last + 1 - t * steps):
-        base, offset, mask, _ = step(
+        base, offset, mask, _left = step(
             last - i, b, n, P, L, W, per_run, first, rel, length, valid, segment,
             V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
@@ -151,7 +151,7 @@ def write(
 @triton.jit
 def products(
     gy, x, parts, of_tiles, sort, of_sort, weight, mean, rstd, correct, BE, E, eps,
-    C, P, G, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
+    C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
     GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr,
@@ -162,14 +162,14 @@ def products(
     """
     tile, t, b = place(tl.program_id(0), tiles, splits)
     slot, valid, channel, group, first, rel, length, segment = cells(
-        tile, C, P, G, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
+        tile, C, P, G, K, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
     )
     m, r = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
     m = tl.zeros([U], tl.float32) + m
     plain = tl.zeros([U], tl.float32)
     with_x = tl.zeros([U], tl.float32)
     for s in range(t * steps, tl.minimum((t + 1) * steps, all_steps)):
-        base, offset, mask, _ = step(
+        base, offset, mask, _left = step(
             s, b, n, P, L, W, per_run, first, rel, length, valid, segment,
             V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
@@ -198,7 +198,7 @@ def products(
 @triton.jit
 def write_gradient(
     gy, x, gx, weight, mean, rstd, correct, means, BE, BG, E, eps,
-    C, P, G, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
+    C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
     GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr, MEANS: tl.constexpr,
@@ -208,8 +208,8 @@ def write_gradient(
     Without MEANS the statistics do not depend on x, and x is not read.
     """
     tile, t, b = place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, splits)
-    _, valid, channel, group, first, rel, length, segment = cells(
-        tile, C, P, G, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
+    _slot, valid, channel, group, first, rel, length, segment = cells(
+        tile, C, P, G, K, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
     )
     m, r = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
     scale = tl.zeros([U], tl.float32) + r
@@ -227,7 +227,7 @@ def write_gradient(
         slope = tl.load(at + BG, mask=valid, other=0.0) * r * r
     last = tl.minimum((t + 1) * steps, all_steps) - 1
     for i in range(0, last + 1 - t * steps):
-        base, offset, mask, _ = step(
+        base, offset, mask, _left = step(
             last - i, b, n, P, L, W, per_run, first, rel, length, valid, segment,
             V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip

@@ -41,24 +41,26 @@ def group_start(g, K, G):
 def group_of(unit, K, G, EVEN: tl.constexpr):
     """The group of a unit."""
     if EVEN:
-        return unit // (K // G)
-    return ((unit.to(tl.int64) + 1) * G - 1) // K
+        group = unit // (K // G)
+    else:
+        group = ((unit.to(tl.int64) + 1) * G - 1) // K
+    return group
 
 
 @triton.jit
-def ragged_cell(cell, C, P, G, k):
+def ragged_cell(cell, P, G, K, k):
     """Group, first feature and length of the cells of contiguous maps with uneven groups."""
     c = cell // k
     start = c.to(tl.int64) * P
-    g = group_of(start, C * P, G, False) + cell % k
-    first = tl.maximum(start, group_start(g, C * P, G))
-    end = tl.minimum(start + P, group_start(g + 1, C * P, G))
+    g = group_of(start, K, G, False) + cell % k
+    first = tl.maximum(start, group_start(g, K, G))
+    end = tl.minimum(start + P, group_start(g + 1, K, G))
     return g, first, tl.maximum(end - first, 0)
 
 
 @triton.jit
 def cells(
-    tile, C, P, G, k, L, W, tiles,
+    tile, C, P, G, K, k, L, W, tiles,
     U: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -72,7 +74,7 @@ def cells(
     length = L
     if WALK == RUNS:
         slot = whole(tile, WIDE) * U + lane
-        valid = slot < C * k
+        valid = slot < C * k  # K, but for uneven groups
         channel = slot // k
         first = tile.to(tl.int64) * U * L
         rel = whole(lane, WIDE) * L
@@ -103,14 +105,14 @@ def cells(
             channel = slot // P
             unit = slot
     if RAGGED:
-        group, start, length = ragged_cell(slot, C, P, G, k)
+        group, start, length = ragged_cell(slot, P, G, K, k)
         valid = valid & (length > 0)
-        first = tl.min(tl.where(valid, start, big(P, tile) * C), 0)
+        first = tl.min(tl.where(valid, start, big(K, tile)), 0)
         rel = tl.where(valid, start - first, 0)
     elif ONE_GROUP:
         group = tile // (tiles // G)
     else:
-        group = group_of(unit, C * k, G, EVEN)
+        group = group_of(unit, K, G, EVEN)
     return slot, valid, channel, group, first, rel, length, segment
 
 
