@@ -23,7 +23,7 @@ from bgn.running import Running
 
 # 3.9 warns where nothing is said of fusing a product and a sum into one operation
 OPTIONS = {"enable_fp_fusion": True}
-MERGE_WARPS = 4
+MERGE_WARPS = 8
 INTERPRETED = 4  # multiprocessors that the interpreter stands for
 
 
@@ -74,8 +74,9 @@ def _geometry(plan: Plan, way: Launch) -> tuple[tuple[int, ...], dict[str, Any]]
     part = plan.part
     per_run = -(-way.length // way.along)
     numbers = (
-        part.C, part.P, part.G, _units(plan, way), part.block_size, way.cells_per_channel, way.length, way.width,
-        per_run, way.slots, way.tiles, way.splits, way.steps, way.all_steps,
+        part.C, part.P, part.G, _units(plan, way), part.block_size, way.cells_per_channel,
+        way.length // way.multiple, way.width // way.multiple, per_run,
+        way.slots, way.tiles, way.splits, way.steps, way.all_steps,
     )  # fmt: skip
     constants = {
         "U": way.cells,
@@ -87,6 +88,7 @@ def _geometry(plan: Plan, way: Launch) -> tuple[tuple[int, ...], dict[str, Any]]
         "SWAPPED": way.swapped,
         "ONE_GROUP": way.one_group,
         "WIDE": way.wide,
+        "Q": way.multiple,
         "num_warps": way.warps,
         **OPTIONS,
     }
@@ -249,7 +251,8 @@ def _fused(plan: Plan, way: Launch) -> tuple[tuple[int | float, ...], dict[str, 
     k = part.P if way.walk == FEATURES else way.cells_per_channel
     count = float(part.block_size * cells * way.length)
     numbers = (
-        part.C, part.P, part.G, part.block_size, k, cells, way.width, way.length, count,
+        part.C, part.P, part.G, part.block_size, k, cells,
+        way.length // way.multiple, way.width // way.multiple, count,
     )  # fmt: skip
     constants = {
         "GB": own.groups,
@@ -257,6 +260,7 @@ def _fused(plan: Plan, way: Launch) -> tuple[tuple[int | float, ...], dict[str, 
         "V": own.along,
         "S": 1 if way.walk == RUNS else cells,
         "COLUMNS": way.walk != RUNS,
+        "Q": way.multiple,
         "num_warps": own.warps,
         **OPTIONS,
     }

@@ -2,7 +2,7 @@
 
 The tile stays in registers. Runs: groups by rows by positions, where the rows of a group are its
 cells in all samples of the block. Columns: columns by rows, where ``S`` adjacent columns are a
-group. See ``launch.Fused``.
+group. See ``launch.Fused``. L and W are counted in Q elements, as in ``sweeps``.
 """
 
 import triton
@@ -13,9 +13,7 @@ from bgn.kernels.triton.tiles import big
 
 
 @triton.jit
-def run_tile(
-    pid, n, own, W, L, G, GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr
-):
+def run_tile(pid, n, own, L, W, G, GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr):
     """Block, groups, base address, offsets (GB, R, V), mask, and samples and units of the rows."""
     per_block = tl.cdiv(G, GB)
     b = pid // per_block
@@ -33,10 +31,8 @@ def run_tile(
 
 
 @triton.jit
-def column_tile(
-    pid, n, own, W, L, G, GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr
-):
-    """Block, columns, groups, base address, offsets (V, R) and mask."""
+def column_tile(pid, n, L, W, G, GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr):
+    """Block, columns, base address, offsets (V, R) and mask."""
     per_block = tl.cdiv(G, GB)
     b = pid // per_block
     col = (pid - b * per_block) * V + tl.arange(0, V)
@@ -97,23 +93,24 @@ def corrections(
 def forward(
     x, y, residual, weight, bias, mean, rstd, running_mean, running_var, counter, momentum, eps,
     reference_mean, reference_var, correct, r_max, d_max, share, BE, E, entries,
-    C, P, G, n, k, own, W, L, count,
+    C, P, G, n, k, own, L, W, count,
     GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr,
-    WEIGHT: tl.constexpr, BIAS: tl.constexpr, RUNNING: tl.constexpr, COUNTER: tl.constexpr,
+    Q: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, RUNNING: tl.constexpr, COUNTER: tl.constexpr,
     CUMULATIVE: tl.constexpr, PER_CHANNEL: tl.constexpr, CORRECT: tl.constexpr,
     SHARE: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """x -> y, and mean and rstd (B, G). Running statistics move where there is one block."""
     pid = tl.program_id(0)
+    length, width = L * Q, W * Q
     if COLUMNS:
-        b, col, base, offset, mask = column_tile(pid, n, own, W, L, G, GB, R, V)
+        b, col, base, offset, mask = column_tile(pid, n, length, width, G, GB, R, V)
         g = (pid - b * tl.cdiv(G, GB)) * GB + tl.arange(0, GB)
         v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
         center, M2 = column_statistics(v, mask, count, GB, S, V)
         channel = col // k  # k: columns of a channel
-        here = col < W
+        here = col < width
     else:
-        b, g, base, offset, mask, _, unit, here = run_tile(pid, n, own, W, L, G, GB, R, V)
+        b, g, base, offset, mask, _, unit, here = run_tile(pid, n, own, length, width, G, GB, R, V)
         v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
         center = tl.sum(tl.sum(v, 2), 1) / count
         d = tl.where(mask, v - center[:, None, None], 0.0)
@@ -169,22 +166,23 @@ def forward(
 @triton.jit
 def backward(
     gy, x, gx, parts, sort, weight, mean, rstd, correct, E, slots,
-    C, P, G, n, k, own, W, L, count,
+    C, P, G, n, k, own, L, W, count,
     GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr,
-    WEIGHT: tl.constexpr, CORRECT: tl.constexpr, AFFINE: tl.constexpr, INPUT: tl.constexpr,
+    Q: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr, AFFINE: tl.constexpr, INPUT: tl.constexpr,
 ):  # fmt: skip
     """gy and x -> gx, and with AFFINE sums of gy and gy * xhat of each cell.
 
     Runs: (2, B, n, slots), of each sample. Columns: (2, B, 1, slots).
     """
     pid = tl.program_id(0)
+    length, width = L * Q, W * Q
     if COLUMNS:
-        b, col, base, offset, mask = column_tile(pid, n, own, W, L, G, GB, R, V)
+        b, col, base, offset, mask = column_tile(pid, n, length, width, G, GB, R, V)
         g = (pid - b * tl.cdiv(G, GB)) * GB + tl.arange(0, GB)
         channel = col // k
-        here = col < W
+        here = col < width
     else:
-        b, g, base, offset, mask, sample, unit, here = run_tile(pid, n, own, W, L, G, GB, R, V)
+        b, g, base, offset, mask, sample, unit, here = run_tile(pid, n, own, length, width, G, GB, R, V)
         channel = unit // k
     inside = g < G
     to = big(b, b) * G + g

@@ -32,6 +32,7 @@ TILE = {4: 2048, 2: 4096}  # elements of a tile by bytes of an element: four or 
 SMALLEST_TILE = 512
 BUSY = 4  # programs per multiprocessor that keep its memory pipes full
 LINE = 128  # bytes: what a row of a tile should at least cover
+ALIGNED = 16  # elements of 16 bytes, of the smallest dtype; what triton looks for
 SECTOR = 32  # bytes: the least that memory moves
 MERGE = 1024  # slots that a merging program loads at once
 FUSED = 8192  # elements of a statistic that stay in registers
@@ -92,6 +93,8 @@ class Launch:
     """Elements from one row to the next; those of a sample in RUNS."""
     segments: int
     """Parts of a channel that columns are cut into."""
+    multiple: int
+    """A common divisor of length and width, at most ALIGNED."""
     swapped: bool
     """Whether features lie with channels side by side."""
     cells: int
@@ -166,7 +169,8 @@ def launch(part: Partition, channels_last: bool, itemsize: int, processors: int)
     else:
         own = ceil_div(units, G)
     return Launch(
-        walk, ragged, per_channel, length, slots, width, segments, swapped,
+        walk, ragged, per_channel, length, slots, width, segments,
+        math.gcd(length, width, ALIGNED) if walk == RUNS and not ragged else 1, swapped,
         cells, along, tiles, splits, steps, all_steps, one_group,
         wide=max(cells * length, along * width if walk != RUNS else 0, slots) >= 1 << 31,
         programs=tiles * splits * B,

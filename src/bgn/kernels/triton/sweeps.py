@@ -1,5 +1,8 @@
 """The four sweeps as Triton kernels, for every walk; see ``launch`` for walks, tiles and slots.
 
+L and W, the length of a cell and the width, are counted in Q elements: triton knows of numbers
+that they are multiples of 16 or nothing, and vectors of 16 bytes need multiples of 4 or 8.
+
 Numbers are float32 in registers and between kernels. Sums go up in a fixed tree within a tile, then
 step by step: the same input gives the same bits.
 """
@@ -24,12 +27,15 @@ def moments(
     x, parts, sort, C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
+    Q: tl.constexpr,
 ):  # fmt: skip
     """x -> parts: count, mean and M2, ``sort`` numbers each: (B, splits, slots or tiles)."""
     tile, t, b = place(tl.program_id(0), tiles, splits)
+    length_of_cell, width = L * Q, W * Q
     slot, valid, _channel, _group, first, rel, length, segment = cells(
-        tile, C, P, G, K, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
-    )
+        tile, C, P, G, K, k, length_of_cell, width, tiles,
+        U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
+    )  # fmt: skip
     if ONE_GROUP:
         exist = tl.sum(valid.to(tl.int32), 0)
         count = 0.0
@@ -41,7 +47,7 @@ def moments(
         M2 = tl.zeros([U], tl.float32)
     for s in range(t * steps, tl.minimum((t + 1) * steps, all_steps)):
         base, offset, mask, left = step(
-            s, b, n, P, L, W, per_run, first, rel, length, valid, segment,
+            s, b, n, P, length_of_cell, width, per_run, first, rel, length, valid, segment,
             V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
         v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
@@ -108,7 +114,7 @@ def write(
     C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
-    GIVEN: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, CORRECT: tl.constexpr,
+    Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, CORRECT: tl.constexpr,
     RESIDUAL: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """x -> y = ((x - mean) * rstd * r + d) * weight + bias, plus a residual, through a ReLU.
@@ -116,9 +122,11 @@ def write(
     CORRECT: 0 for none, 1 for r and d per group, 2 per channel. Begins where ``moments`` ended.
     """
     tile, t, b = place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, splits)
+    length_of_cell, width = L * Q, W * Q
     _slot, valid, channel, group, first, rel, length, segment = cells(
-        tile, C, P, G, K, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
-    )
+        tile, C, P, G, K, k, length_of_cell, width, tiles,
+        U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
+    )  # fmt: skip
     m, scale = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
     m = tl.zeros([U], tl.float32) + m
     scale = tl.zeros([U], tl.float32) + scale
@@ -136,7 +144,7 @@ def write(
     last = tl.minimum((t + 1) * steps, all_steps) - 1
     for i in range(0, last + 1 - t * steps):
         base, offset, mask, _left = step(
-            last - i, b, n, P, L, W, per_run, first, rel, length, valid, segment,
+            last - i, b, n, P, length_of_cell, width, per_run, first, rel, length, valid, segment,
             V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
         v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
@@ -154,23 +162,25 @@ def products(
     C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
-    GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr,
+    Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr,
 ):  # fmt: skip
     """gy and x -> parts: sums of gy and of gy * xhat of each cell, (2, B, splits, slots).
 
     ONE_GROUP: also of r * weight * gy and r * weight * gy * xhat of each tile.
     """
     tile, t, b = place(tl.program_id(0), tiles, splits)
+    length_of_cell, width = L * Q, W * Q
     slot, valid, channel, group, first, rel, length, segment = cells(
-        tile, C, P, G, K, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
-    )
+        tile, C, P, G, K, k, length_of_cell, width, tiles,
+        U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
+    )  # fmt: skip
     m, r = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
     m = tl.zeros([U], tl.float32) + m
     plain = tl.zeros([U], tl.float32)
     with_x = tl.zeros([U], tl.float32)
     for s in range(t * steps, tl.minimum((t + 1) * steps, all_steps)):
         base, offset, mask, _left = step(
-            s, b, n, P, L, W, per_run, first, rel, length, valid, segment,
+            s, b, n, P, length_of_cell, width, per_run, first, rel, length, valid, segment,
             V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
         g = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32)
@@ -201,16 +211,18 @@ def write_gradient(
     C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
-    GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr, MEANS: tl.constexpr,
+    Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr, MEANS: tl.constexpr,
 ):  # fmt: skip
     """gx = rstd * (g - means[0] - xhat * means[1]) with g = r * weight * gy; means are (2, B, G).
 
     Without MEANS the statistics do not depend on x, and x is not read.
     """
     tile, t, b = place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, splits)
+    length_of_cell, width = L * Q, W * Q
     _slot, valid, channel, group, first, rel, length, segment = cells(
-        tile, C, P, G, K, k, L, W, tiles, U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE
-    )
+        tile, C, P, G, K, k, length_of_cell, width, tiles,
+        U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
+    )  # fmt: skip
     m, r = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
     scale = tl.zeros([U], tl.float32) + r
     shift = tl.zeros([U], tl.float32)
@@ -228,7 +240,7 @@ def write_gradient(
     last = tl.minimum((t + 1) * steps, all_steps) - 1
     for i in range(0, last + 1 - t * steps):
         base, offset, mask, _left = step(
-            last - i, b, n, P, L, W, per_run, first, rel, length, valid, segment,
+            last - i, b, n, P, length_of_cell, width, per_run, first, rel, length, valid, segment,
             V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
         g = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32) * scale[:, None]
