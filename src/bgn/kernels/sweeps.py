@@ -66,13 +66,25 @@ def write(
     rstd: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
+    relu: bool = False,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """y = (x - mean) * rstd * weight + bias, with (B, G) statistics."""
-    kernel = None if _is_recorded(x, weight, bias) else kernel_for(x, plan, weight, bias)
-    if kernel is None or not _are_readable(mean, rstd, x, plan, kernel):
-        return definition.write(x, plan.part, mean, rstd, weight, bias)
-    y: Tensor = kernel.write(x, plan, mean, rstd, weight, bias)
-    return y
+    """y = (x - mean) * rstd * weight + bias, with (B, G) statistics.
+
+    A residual is added, and a ReLU applied, where they are asked for: in the same sweep on GPUs.
+    """
+    recorded = _is_recorded(x, weight, bias, residual)
+    kernel = None if recorded else kernel_for(x, plan, weight, bias)
+    readable = kernel is not None and _are_readable(mean, rstd, x, plan, kernel)
+    if readable and kernel is triton and triton.is_readable_as(residual, x, plan):
+        y: Tensor = triton.write(x, plan, mean, rstd, weight, bias, relu, residual)
+        return y
+    if readable:
+        y = kernel.write(x, plan, mean, rstd, weight, bias)
+    else:
+        y = definition.write(x, plan.part, mean, rstd, weight, bias)
+    y = y if residual is None else y + residual
+    return y.relu() if relu else y
 
 
 def products(

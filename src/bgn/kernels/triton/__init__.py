@@ -120,6 +120,16 @@ def is_eligible(x: Tensor, plan: Plan, weight: Tensor | None, bias: Tensor | Non
     )
 
 
+def is_readable_as(other: Tensor | None, x: Tensor, plan: Plan) -> bool:
+    """Whether the kernels may read another tensor as they read x; None is no tensor."""
+    return other is None or (
+        other.dtype is x.dtype
+        and other.shape == x.shape
+        and other.device == x.device
+        and reaches(other, plan.numel, plain_keys(x.device.type))
+    )
+
+
 def _fits(plan: Plan) -> bool:
     """Whether the grids are not too large; each tile has elements."""
     return plan.numel // 16 + plan.part.B < LARGEST_GRID
@@ -325,10 +335,7 @@ def _gradients(
     if (
         not torch.is_grad_enabled()
         and no_transform()
-        and gy.dtype is x.dtype
-        and gy.shape == x.shape
-        and gy.device == x.device
-        and reaches(gy, plan.numel, plain_keys(x.device.type))
+        and is_readable_as(gy, x, plan)
         and is_eligible(x, plan, weight, None)
         and (weight is None or weight.dtype is affine)
         and all(_is_readable(t, plan.part.G, x) for t in given)

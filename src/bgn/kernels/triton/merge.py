@@ -102,8 +102,9 @@ def merge_moments(
         tl.store(rstd + to, r, mask=inside)
         if VAR:
             tl.store(var + to, variance, mask=inside)
-        sum_mean += center
-        sum_var += M2 / (count - 1.0)
+        if RUNNING:
+            sum_mean += center
+            sum_var += M2 / (count - 1.0)
         if CORRECT:
             passed = 1.0
             if SHARE:
