@@ -15,7 +15,7 @@ from torch import Tensor
 
 import bgn
 from bgn import kernels
-from bgn.kernels import definition, sweeps, triton
+from bgn.kernels import definition, graph, sweeps, triton
 from bgn.partition import Partition, channel_groups, slices
 from bgn.renorm import Reference
 from bgn.running import Running
@@ -249,3 +249,41 @@ def test_non_finite_numbers_stay_in_their_group() -> None:
         y = bgn.functional.batch_group_norm(x, 2, training=True)
     assert y[:, :2].isnan().all()
     assert y[:, 2:].isfinite().all()
+
+
+@pytest.mark.parametrize("G", [1, 6, 7])
+def test_a_compiled_graph_gets_the_operator_on_request(
+    G: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "compiled", "operator")
+    torch.compiler.reset()
+    graphs: list[str] = []
+
+    def keep(module: Any, _: Any) -> Any:
+        graphs.append(module.code)
+        return module
+
+    norms = [bgn.BatchGroupNorm2d(6, G) for _ in range(2)]
+    x, gy = torch.randn(2, 4, 6, 5, 4)
+    found = []
+    with kernels.use("triton"):
+        for norm, call in (norms[0], torch.compile(norms[0], backend=keep)), (norms[1], norms[1]):
+            leaf = x.clone().requires_grad_()
+            call(leaf).backward(gy)
+            found.append({"gx": leaf.grad, "gw": norm.weight.grad, **dict(norm.named_buffers())})
+    assert "torch.ops.bgn.normalize(" in graphs[0]
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
+
+
+def test_a_compiled_graph_is_inductors_by_default() -> None:
+    torch.compiler.reset()
+    graphs: list[str] = []
+
+    def keep(module: Any, _: Any) -> Any:
+        graphs.append(module.code)
+        return module
+
+    with kernels.use("triton"):
+        torch.compile(bgn.BatchGroupNorm2d(6, 2), backend=keep)(torch.randn(4, 6, 5, 4))
+    assert "bgn.normalize" not in graphs[0]

@@ -94,7 +94,7 @@ def normalize(
             checks.statistics(x, part, stats.mean, stats.var, moving=True)
             refuse_freed(running_mean=stats.mean, running_var=stats.var)
     if torch.compiler.is_compiling():
-        if backends.active.core and graph.is_eligible(x, part, weight, bias, running, reference):
+        if graph.is_eligible(x, part, weight, bias, running, reference):
             return graph.normalize(x, part, weight, bias, eps, running, reference)
     elif x.is_mkldnn:  # a question that would leave a node in a compiled graph
         dense = normalize(x.to_dense(), plan, weight, bias, eps, running, reference)
