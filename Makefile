@@ -40,8 +40,19 @@ $(CLIENTS): $(READY)
 compare: $(READY)  ## the main job: the seven normalizers on real images, some minutes (more options: make compare OPTIONS="--seeds 3")
 	$(VENV)/bin/bgn compare $(OPTIONS)
 
-test: $(READY)  ## the test suite, some minutes
+# DEVICE=cuda: what runs on a GPU (CUDA or ROCm), with the Python at hand and its torch
+DEVICE ?= cpu
+ifeq ($(DEVICE),cuda)
+test:
+	BGN_TEST_DEVICE=cuda $(PYTHON) -m pytest -m "" tests/gpu/values.py tests/gpu/device.py $(OPTIONS)
+bench:
+	$(PYTHON) -m benchmarks.gpu.run --out results/gpu/new $(OPTIONS)
+else
+test: $(READY)  ## the test suite, some minutes (make test DEVICE=cuda: that of the GPU core)
 	$(VENV)/bin/python -m pytest -n 2 -m "not slow"
+bench: $(READY)  ## which speed targets hold: table, JSON and picture, a quarter of an hour (make bench OPTIONS="--strict"; make bench DEVICE=cuda: on a GPU)
+	$(VENV)/bin/python -m benchmarks.run --out results/bench $(OPTIONS)
+endif
 
 test-all: $(READY) $(CLIENTS)  ## the test suite with what is slow: other people's models among it (BGN_DATA, BGN_PAPER, BGN_CIFAR10, BGN_FASHION_MNIST: where real data is)
 	$(VENV)/bin/python -m pytest -n 2
@@ -91,9 +102,6 @@ wheels: $(CLIENTS)  ## what goes to PyPI, into dist/ (OPTIONS="--machine aarch64
 
 bench-quick: $(READY)  ## which speed targets hold at batch 2 and 8, within a minute
 	$(VENV)/bin/python -m benchmarks.run --quick $(OPTIONS)
-
-bench: $(READY)  ## which speed targets hold: table, JSON and picture, a quarter of an hour (make bench OPTIONS="--strict")
-	$(VENV)/bin/python -m benchmarks.run --out results/bench $(OPTIONS)
 
 info: $(READY)  ## versions, and which backend is at work
 	@$(VENV)/bin/python -m bgn

@@ -1,4 +1,4 @@
-"""Traffic of the GPU core's launch plans: never more than batch_norm's, and near the floor fused."""
+"""Traffic of the GPU core by its launch plans: about batch_norm's, and near the floor fused."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -96,7 +97,7 @@ def test_every_step_of_every_tile_has_a_program() -> None:
 def test_large_maps_fill_the_device() -> None:
     for part in ALL:
         for way, _, gpu in plans(part):
-            if part.N * part.D >= 512 * launches.SMALLEST_TILE * gpu:
+            if 512 * launches.SMALLEST_TILE * gpu <= part.N * part.D:
                 assert way.programs >= 2 * gpu, (part, way)
 
 
@@ -113,7 +114,7 @@ def slots_of_groups(part: Partition) -> int:
     """The most channels that a group meets, counted."""
     found = 0
     bounds = part.bounds()
-    for first, end in zip(bounds, bounds[1:], strict=False):
+    for first, end in itertools.pairwise(bounds):
         found = max(found, (end - 1) // part.P - first // part.P + 1)
     return found
 
@@ -195,7 +196,13 @@ def test_rows_of_resnet50_are_read_in_vectors() -> None:
 
 @pytest.mark.parametrize("last", [False, True])
 def test_positional(last: bool) -> None:
-    for N, C, P in [(2, 64, 3136), (8, 2048, 49), (1, 3, 50_000_000), (1_000_000, 64, 1), (1, 1, 1)]:
+    for N, C, P in [
+        (2, 64, 3136),
+        (8, 2048, 49),
+        (1, 3, 50_000_000),
+        (1_000_000, 64, 1),
+        (1, 1, 1),
+    ]:
         for size in (2, 4):
             for gpu in GPUS:
                 own = positional(N, C, P, last, size, gpu)

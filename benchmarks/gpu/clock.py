@@ -32,6 +32,7 @@ class Events:
         for step in steps.values():
             for _ in range(3):
                 step()
+        event: Any = torch.cuda.Event
         order, draws = list(steps), random.Random(0)
         found: Times = {name: [] for name in steps}
         for _ in range(rounds):
@@ -39,7 +40,7 @@ class Events:
             events: dict[str, Any] = {}
             for name in order:
                 self.flushed.zero_()
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                begin, end = (event(enable_timing=True) for _ in range(2))
                 begin.record()
                 steps[name]()
                 end.record()

@@ -51,7 +51,7 @@ def recorded(processors: int) -> Iterator[list[Launched]]:
 
     with (
         mock.patch.object(JITFunction, "run", run),
-        mock.patch.object(calls, "processors", lambda _: processors),
+        mock.patch.object(calls, "processors", return_value=processors),
         mock.patch.object(triton, "DEVICES", ("meta",)),
     ):
         yield found

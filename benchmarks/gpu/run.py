@@ -86,7 +86,8 @@ def step_of(rival: Rival, layer: nn.Module, x: torch.Tensor, gy: torch.Tensor, m
 
 def _as_graph(step: Step) -> Step:
     """The step as one CUDA graph."""
-    stream: Any = torch.cuda.Stream()
+    cuda: Any = torch.cuda
+    stream = cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -170,11 +171,12 @@ def about(device: str) -> dict[str, Any]:
         "clocks": clocks(),
     }
     if device == "cuda":
+        cudnn: Any = torch.backends.cudnn
         own = torch.cuda.get_device_properties(0)
         found |= {
             "device": own.name,
             "multiprocessors": own.multi_processor_count,
-            "cudnn": torch.backends.cudnn.version(),
+            "cudnn": cudnn.version(),
         }
     return found
 

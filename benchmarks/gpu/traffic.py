@@ -125,7 +125,14 @@ def of_row(row: Row, device: Device) -> Traffic:
 
 def table(roofline: bool = False) -> str:
     """Passes, launches and, on request, estimated microseconds of a training step, as Markdown."""
-    header = ["forward + backward", "MB", "passes", "by the floor", "launches", "x and gy fit L2 of"]
+    header = [
+        "forward + backward",
+        "MB",
+        "passes",
+        "by the floor",
+        "launches",
+        "x and gy fit L2 of",
+    ]
     if roofline:
         header += [f"{d.name}: ours, BN, GN (us)" for d in DEVICES]
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]

@@ -1,11 +1,13 @@
-"""The GPU core in triton's interpreter, beside the definition in float64; small tiles on request.
+"""The GPU core beside the definition in float64; small tiles on request.
 
-Only for processes with TRITON_INTERPRET=1, which ``tests/test_triton.py`` starts.
+In triton's interpreter: only for processes with TRITON_INTERPRET=1, which ``tests/test_triton.py``
+starts. Or on a GPU, with BGN_TEST_DEVICE=cuda (``make test DEVICE=cuda``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -21,6 +23,8 @@ from bgn.renorm import Reference
 from bgn.running import Running
 from tests import kernel_calls
 
+DEVICE = os.environ.get("BGN_TEST_DEVICE", "cpu")
+torch.set_default_device(DEVICE)
 EPS = 1e-3
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 # of the largest number of the exact result; statistics of three elements cancel more digits
@@ -91,4 +95,4 @@ def assert_same(ours: dict[str, Tensor], exact: dict[str, Tensor], dtype: torch.
         assert error <= limit * expected.double().abs().max().clamp(min=1), (name, error)
 
 
-assert triton.interpreted, "set TRITON_INTERPRET=1 before Python starts"
+assert triton.interpreted or DEVICE == "cuda", "set TRITON_INTERPRET=1 before Python starts"

@@ -9,8 +9,6 @@ import pytest
 import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
-from tests import kernel_calls
-from tests.gpu.interpreter import EPS, LAST, assert_same, step, tiles
 from torch import Tensor
 
 import bgn
@@ -19,6 +17,8 @@ from bgn.kernels import definition, graph, sweeps, triton
 from bgn.partition import Partition, channel_groups, slices
 from bgn.renorm import Reference
 from bgn.running import Running
+from tests import kernel_calls
+from tests.gpu.interpreter import EPS, LAST, assert_same, step, tiles
 
 EXAMPLES = int(os.environ.get("BGN_GPU_EXAMPLES", "40"))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -51,7 +51,9 @@ def feature_maps(draw: Any) -> dict[str, Any]:
 
 def numbers(shape: tuple[int, ...], dtype: torch.dtype, last: bool) -> Tensor:
     x = torch.randn(shape, dtype=torch.float64) * 2 + 3
-    return x.to(dtype).contiguous(memory_format=LAST[len(shape)] if last else torch.contiguous_format)
+    return x.to(dtype).contiguous(
+        memory_format=LAST[len(shape)] if last else torch.contiguous_format
+    )
 
 
 def parameters(kind: str, C: int, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:

@@ -52,7 +52,7 @@ def choose(asked: str) -> Choice:
 
 
 class Active(NamedTuple):
-    """Whether the C core runs plain calls, and on which kinds of devices triton and aten run others.
+    """Whether the C core runs plain calls; on which kinds of devices triton and aten run others.
 
     Where both do, triton is asked first.
     """

@@ -319,7 +319,9 @@ def _normalize_backward(
     used = correct if correct.numel() else None
     affine = wide if weight is None else weight.dtype
     if _is_gpus(x):
-        return _gradients_on_gpus(gy, readable, x, weight, plan, (mean, rstd, used), options.eps, affine)
+        return _gradients_on_gpus(
+            gy, readable, x, weight, plan, (mean, rstd, used), options.eps, affine
+        )
     core = cpu.core_of(plan)
     if used is not None and not cpu.are_corrections(used, core):
         raise ValueError(f"correct is {used.dtype} {tuple(used.shape)}; expected (2, {B}, {G})")

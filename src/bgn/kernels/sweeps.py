@@ -75,14 +75,13 @@ def write(
     """
     recorded = _is_recorded(x, weight, bias, residual)
     kernel = None if recorded else kernel_for(x, plan, weight, bias)
-    readable = kernel is not None and _are_readable(mean, rstd, x, plan, kernel)
-    if readable and kernel is triton and triton.is_readable_as(residual, x, plan):
-        y: Tensor = triton.write(x, plan, mean, rstd, weight, bias, relu, residual)
-        return y
-    if readable:
-        y = kernel.write(x, plan, mean, rstd, weight, bias)
-    else:
+    y: Tensor
+    if kernel is None or not _are_readable(mean, rstd, x, plan, kernel):
         y = definition.write(x, plan.part, mean, rstd, weight, bias)
+    elif kernel is triton and triton.is_readable_as(residual, x, plan):
+        return triton.write(x, plan, mean, rstd, weight, bias, relu, residual)
+    else:
+        y = kernel.write(x, plan, mean, rstd, weight, bias)
     y = y if residual is None else y + residual
     return y.relu() if relu else y
 

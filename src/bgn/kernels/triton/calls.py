@@ -118,7 +118,7 @@ def _groups(plan: Plan, way: Launch) -> tuple[tuple[int, ...], dict[str, Any]]:
     return numbers, constants
 
 
-def _running(running: Running | None, G: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _running(running: Running | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Running statistics as arguments; without momentum, their counter has counted the batch."""
     if running is None:
         return (None, None, None, 0.0), {"RUNNING": False, "COUNTER": False, "CUMULATIVE": False}
@@ -167,7 +167,7 @@ def statistics(
     with on(x.device):
         sweeps.moments[(way.programs,)](x, parts, sort, *numbers, **constants)
         stats = _new_statistics(x, plan)
-        moved, moving = _running(running, part.G)
+        moved, moving = _running(running)
         corrected, correcting, correct = _reference(reference, plan, stats)
         E = _entries(correct)
         of_running = part.G if running is None else len(running.mean)
@@ -228,7 +228,7 @@ def forward_fused(
     y, stats = torch.empty_like(x), _new_statistics(x, plan)
     numbers, constants = _fused(plan, way)
     with on(x.device):
-        moved, moving = _running(running, part.G)
+        moved, moving = _running(running)
         corrected, correcting, correct = _reference(reference, plan, stats)
         E = _entries(correct)
         per_channel = running is not None and len(running.mean) != part.G

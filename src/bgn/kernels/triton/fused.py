@@ -8,7 +8,7 @@ group. See ``launch.Fused``. L and W are counted in Q elements, as in ``sweeps``
 import triton
 import triton.language as tl
 
-from bgn.kernels.triton.merge import clip, entry_of, move
+from bgn.kernels.triton.merge import clip, move
 from bgn.kernels.triton.tiles import big
 
 
@@ -95,8 +95,8 @@ def forward(
     reference_mean, reference_var, correct, r_max, d_max, share, BE, E, entries,
     C, P, G, n, k, own, L, W, count,
     GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr,
-    Q: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, RUNNING: tl.constexpr, COUNTER: tl.constexpr,
-    CUMULATIVE: tl.constexpr, PER_CHANNEL: tl.constexpr, CORRECT: tl.constexpr,
+    Q: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, RUNNING: tl.constexpr,
+    COUNTER: tl.constexpr, CUMULATIVE: tl.constexpr, PER_CHANNEL: tl.constexpr, CORRECT: tl.constexpr,
     SHARE: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """x -> y, and mean and rstd (B, G). Running statistics move where there is one block."""
@@ -168,7 +168,8 @@ def backward(
     gy, x, gx, parts, sort, weight, mean, rstd, correct, E, slots,
     C, P, G, n, k, own, L, W, count,
     GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr,
-    Q: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr, AFFINE: tl.constexpr, INPUT: tl.constexpr,
+    Q: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr, AFFINE: tl.constexpr,
+    INPUT: tl.constexpr,
 ):  # fmt: skip
     """gy and x -> gx, and with AFFINE sums of gy and gy * xhat of each cell.
 
@@ -182,7 +183,9 @@ def backward(
         channel = col // k
         here = col < width
     else:
-        b, g, base, offset, mask, sample, unit, here = run_tile(pid, n, own, length, width, G, GB, R, V)
+        b, g, base, offset, mask, sample, unit, here = run_tile(
+            pid, n, own, length, width, G, GB, R, V
+        )
         channel = unit // k
     inside = g < G
     to = big(b, b) * G + g

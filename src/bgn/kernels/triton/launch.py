@@ -34,7 +34,7 @@ BUSY = 4  # programs per multiprocessor that keep its memory pipes full
 LINE = 128  # bytes: what a row of a tile should at least cover
 ALIGNED = 16  # elements of 16 bytes, of the smallest dtype; what triton looks for
 SECTOR = 32  # bytes: the least that memory moves
-MERGE = 1024  # slots that a merging program loads at once
+MERGE = 512  # slots that a merging program loads at once: with more, registers run out
 FUSED = 8192  # elements of a statistic that stay in registers
 FILLED = 0.85  # part of a tile that should be in use
 SHORTEST = 16  # positions below which a segment of a channel is no column
@@ -123,7 +123,7 @@ class Launch:
 
 def launch(part: Partition, channels_last: bool, itemsize: int, processors: int) -> Launch:
     """The plan for a partition in one layout, on so many multiprocessors."""
-    N, C, P, B, G = part.N, part.C, part.P, part.B, part.G
+    _N, C, P, B, G = part.N, part.C, part.P, part.B, part.G
     D, n = part.D, part.block_size
     ragged, swapped = False, False
     if part.whole_channels:

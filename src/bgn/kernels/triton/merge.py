@@ -259,7 +259,8 @@ def sum_channels(
 
 @triton.jit
 def merge_products(
-    parts, of_tiles, sort, of_sort, means, gw, gb, weight, correct, BE, BG, E, n, splits, tiles, slots,
+    parts, of_tiles, sort, of_sort, means, gw, gb, weight, correct, BE, BG, E,
+    n, splits, tiles, slots,
     C, P, G, K, k, own, most, channel_most, group_programs,
     GB: tl.constexpr, PB: tl.constexpr, CB: tl.constexpr, QB: tl.constexpr,
     RAGGED: tl.constexpr, STRIDED: tl.constexpr, ONE_GROUP: tl.constexpr,

@@ -114,8 +114,8 @@ def write(
     C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
-    Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, CORRECT: tl.constexpr,
-    RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+    Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr,
+    CORRECT: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """x -> y = ((x - mean) * rstd * r + d) * weight + bias, plus a residual, through a ReLU.
 
@@ -211,7 +211,8 @@ def write_gradient(
     C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
-    Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr, MEANS: tl.constexpr,
+    Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr,
+    MEANS: tl.constexpr,
 ):  # fmt: skip
     """gx = rstd * (g - means[0] - xhat * means[1]) with g = r * weight * gy; means are (2, B, G).
 
