@@ -96,8 +96,8 @@ def forward(
     C, P, G, n, k, own, L, W, count,
     GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr,
     Q: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, RUNNING: tl.constexpr,
-    COUNTER: tl.constexpr, CUMULATIVE: tl.constexpr, PER_CHANNEL: tl.constexpr, CORRECT: tl.constexpr,
-    SHARE: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+    COUNTER: tl.constexpr, CUMULATIVE: tl.constexpr, PER_CHANNEL: tl.constexpr,
+    CORRECT: tl.constexpr, SHARE: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """x -> y, and mean and rstd (B, G). Running statistics move where there is one block."""
     pid = tl.program_id(0)
