@@ -59,6 +59,12 @@ def test_what_every_backend_must_do(file: str) -> None:
     interpret(f"tests/{file}.py", "-k", "triton")
 
 
+@needs_triton
+@pytest.mark.slow
+def test_statistics_of_several_processes() -> None:
+    interpret("tests/test_sync.py", BGN_BACKEND="triton")
+
+
 def child(code: str, **environment: str) -> str:
     """What a Python program prints, on both channels."""
     result = subprocess.run(

@@ -176,8 +176,8 @@ def products(
     )  # fmt: skip
     m, r = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
     m = tl.zeros([U], tl.float32) + m
-    plain = tl.zeros([U], tl.float32)
-    with_x = tl.zeros([U], tl.float32)
+    of_gy = tl.zeros([U, V], tl.float32)  # summed over threads at the end
+    of_product = tl.zeros([U, V], tl.float32)
     for s in range(t * steps, tl.minimum((t + 1) * steps, all_steps)):
         base, offset, mask, _left = step(
             s, b, n, P, length_of_cell, width, per_run, first, rel, length, valid, segment,
@@ -185,9 +185,10 @@ def products(
         )  # fmt: skip
         g = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32)
         v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
-        plain += tl.sum(g, 1)
-        with_x += tl.sum(g * tl.where(mask, v - m[:, None], 0.0), 1)
-    with_x *= r
+        of_gy += g
+        of_product += g * tl.where(mask, v - m[:, None], 0.0)
+    plain = tl.sum(of_gy, 1)
+    with_x = tl.sum(of_product, 1) * r
     row = b.to(tl.int64) * splits + t
     at = parts + row * slots + slot
     inside = slot < slots
