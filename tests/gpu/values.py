@@ -14,6 +14,7 @@ from torch import Tensor
 import bgn
 from bgn import kernels
 from bgn.kernels import definition, graph, sweeps, triton
+from bgn.kernels.triton.launch import COLUMNS, FEATURES, RUNS
 from bgn.partition import Partition, channel_groups, slices
 from bgn.renorm import Reference
 from bgn.running import Running
@@ -108,6 +109,50 @@ def test_training_is_the_definitions(case: dict[str, Any]) -> None:
     assert node == "triton"
     assert_same(ours, exact, dtype)
     assert ours["y"].is_contiguous(memory_format=LAST[x.dim()] if last else torch.contiguous_format)
+
+
+# shape, G, B, channels_last, and what makes the plan special
+WALKS = [
+    ((3, 6, 5, 4), 1, 1, False, {"walk": RUNS, "one_group": True}),
+    ((3, 6, 5, 4), 2, 1, False, {"walk": RUNS, "cells_per_channel": 1}),
+    ((4, 6, 5, 4), 12, 2, False, {"walk": RUNS, "cells_per_channel": 2}),
+    ((4, 6, 5, 4), 4, 2, False, {"walk": RUNS, "cells_per_channel": 2}),
+    ((3, 6, 5, 4), 7, 1, False, {"walk": RUNS, "ragged": True}),
+    ((4, 6, 5, 4), 50, 2, False, {"walk": RUNS, "ragged": True}),
+    ((3, 6, 5, 4), 2, 1, True, {"walk": COLUMNS, "segments": 1}),
+    ((4, 5, 8, 4), 10, 2, True, {"walk": COLUMNS, "segments": 2}),
+    ((2, 4, 8, 8), 16, 1, True, {"walk": COLUMNS, "segments": 4}),
+    ((2, 4, 8, 6), 6, 1, True, {"walk": COLUMNS, "segments": 3}),
+    ((3, 6, 5, 4), 12, 1, True, {"walk": FEATURES, "swapped": True}),
+    ((4, 6, 5, 4), 7, 2, True, {"walk": FEATURES, "swapped": True}),
+    ((6, 6, 5, 4), 120, 1, False, {"walk": FEATURES, "swapped": False}),
+    ((12, 20), 7, 2, False, {"walk": FEATURES, "swapped": False}),
+]
+
+
+@pytest.mark.parametrize(("shape", "G", "B", "last", "special"), WALKS, ids=str)
+@pytest.mark.parametrize("elements", [16, 64, 2048])
+def test_every_walk_is_the_definitions(
+    shape: tuple[int, ...], G: int, B: int, last: bool, special: dict[str, Any], elements: int
+) -> None:
+    N, C, *space = shape
+    part = slices(N, C, torch.Size(space).numel(), G, B)
+    x, gy = (numbers(shape, torch.float32, last) for _ in range(2))
+    affine = parameters("both", C, torch.float32)
+    running, moved = running_of("momentum", G)
+    assert running is not None
+    assert moved is not None
+    references = [Reference(r.mean, r.var, 1.5, 0.7, 0.5) for r in (running, moved)]
+    with tiles(elements, 0):
+        way = triton.launch_of(kernel_calls.plan(x, part), 4)
+        assert {name: getattr(way, name) for name in special} == special
+        assert way.fused is None
+        ours, node = step("triton", x, part, affine, gy, running, None, references[0])
+    exact, _ = step(
+        "definition", double(x), part, double(affine), double(gy), moved, None, references[1]
+    )
+    assert node == "triton"
+    assert_same(ours, exact, torch.float32)
 
 
 @seed(0)

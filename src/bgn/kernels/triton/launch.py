@@ -200,7 +200,7 @@ def tile_of(
         along = min(power_of_2(rows), tile // cells)
         cells = min(power_of_2(side), tile // along)  # few rows: wider
         return cells, along
-    least = min(power_of_2(length), LINE // itemsize)
+    least = min(power_of_2(length), LINE // itemsize, tile)
     lengths = [least << i for i in range(tile.bit_length()) if least << i <= tile]
     lengths = [v for v in lengths if v < 2 * length] or [least]
     # the longest that fills its tiles; else the one that fills them best
