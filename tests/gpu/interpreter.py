@@ -27,8 +27,8 @@ DEVICE = os.environ.get("BGN_TEST_DEVICE", "cpu")
 torch.set_default_device(DEVICE)
 EPS = 1e-3
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-# of the largest number of the exact result; statistics of three elements cancel more digits
-TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+# of the largest number of the exact result; sums of gradients with a mean cancel digits
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
 @contextlib.contextmanager

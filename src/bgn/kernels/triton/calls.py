@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bgn.kernels import triton
 from bgn.kernels.plans import Plan
 from bgn.kernels.triton import fused, merge, positional, sweeps
 from bgn.kernels.triton import launch as launches
+from bgn.kernels.triton import launch_of as launch_on
 from bgn.kernels.triton.launch import FEATURES, RUNS, Launch
 from bgn.renorm import Reference
 from bgn.running import Running
@@ -44,7 +44,7 @@ def on(device: torch.device) -> Any:
 
 def launch_of(plan: Plan, device: torch.device) -> Launch:
     """The launch plan of a shape on a device."""
-    return triton.launch_of(plan, processors(device))
+    return launch_on(plan, processors(device))
 
 
 class Statistics:
