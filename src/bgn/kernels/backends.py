@@ -94,7 +94,7 @@ def gpu_choice(plan: Plan, processors: int) -> Choice:
     >>> import torch
     >>> from bgn.kernels.plans import plan
     >>> from bgn.partition import slices
-    >>> x = torch.empty(8, 512, 28, 28, device="meta")
+    >>> x = torch.empty(32, 512, 28, 28, device="meta")
     >>> [gpu_choice(plan(slices, x, G), 132).name for G in (1, 16, 512)]
     ['triton', 'triton', 'aten']
     """
