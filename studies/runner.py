@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bgn_lab import norms
@@ -73,4 +73,21 @@ def run(
     except KeyboardInterrupt:
         print("stopped; run the same command to resume", flush=True)
         return False
+    return True
+
+
+def run_all(
+    wanted: Callable[[], Iterable[Recipe]], folder: Path, jobs: int, end: float, ledger: Ledger
+) -> bool:
+    """Run what a stage wants until it wants no more: what is done decides what it wants next.
+
+    ``end`` is a time of ``time.monotonic()``. Returns whether all is done.
+    """
+    while left := [recipe for recipe in wanted() if recipe not in ledger]:
+        hours = (end - time.monotonic()) / 3600
+        if hours <= 0 or not run(left, folder, jobs, hours, ledger):
+            return False
+        if all(recipe not in ledger for recipe in left):
+            print("no run ended; the messages above say why", flush=True)
+            return False
     return True

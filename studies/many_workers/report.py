@@ -15,7 +15,8 @@ from bgn_lab import norms
 from bgn_lab.report.collect import Run
 from bgn_lab.report.text import table
 from bgn_lab.system import files
-from studies import rates
+from studies import curves, rates
+from studies.intervals import compared, spread
 from studies.ledger import Ledger
 from studies.many_workers import diagnosis, verdicts
 from studies.many_workers.cells import CELLS, EPOCHS, MOST_RATES, RATES, ROWS, SHORT, STEP, row
@@ -77,26 +78,13 @@ def collect(mini: Path, ledger: Ledger, diagnoses: Diagnoses) -> dict[str, list[
     return found
 
 
-def spread(values: Mapping[int, float]) -> str:
-    """Mean over seeds, with the standard deviation where there are several.
-
-    >>> spread({0: 60.0, 1: 62.0}), spread({0: 60.0}), spread({})
-    ('61.0 ± 1.4', '60.0', '')
-    """
-    numbers = list(values.values())
-    if not numbers:
-        return ""
-    mean = f"{statistics.mean(numbers):.1f}"
-    return f"{mean} ± {statistics.stdev(numbers):.1f}" if len(numbers) > 1 else mean
-
-
 def accuracies(rows: Sequence[Row]) -> str:
     """Markdown table of a cell."""
     bn = next((own.tests for own in rows if own.name == "bn"), {})
     lines = []
     for own in rows:
         rate = own.runs[0].recipe.lr * STEP / 32
-        against = verdicts.compared(own.tests, bn) if own.name != "bn" else ""
+        against = compared(own.tests, bn) if own.name != "bn" else ""
         parts = (own.measured(f"{part}_accuracy") for part in ("train", "validation", "test"))
         line = [own.label, f"{rate:g}", *map(spread, parts), str(len(own.runs)), against]
         lines.append(line)
@@ -133,11 +121,11 @@ def answers(found: Mapping[str, Sequence[Row]], names: Sequence[str], prefix: st
         return ""
     groups = [own.tests for name, own in small.items() if name.startswith("bgn")]
     fallen = "collapses" if verdicts.collapses(bn, many) else "does not collapse"
-    said = [f"- BN {fallen}: at 2 images against 32 it {verdicts.compared(bn, many)}."]
+    said = [f"- BN {fallen}: at 2 images against 32 it {compared(bn, many)}."]
     for name, own in small.items():
         if name != "bn":
             keeps = "holds" if verdicts.holds(own.tests, bn, many) else "does not hold"
-            to_bn, to_many = verdicts.compared(own.tests, bn), verdicts.compared(own.tests, many)
+            to_bn, to_many = compared(own.tests, bn), compared(own.tests, many)
             said.append(f"- {own.label} {keeps}: to BN(2) {to_bn}; to BN(32) {to_many}.")
     verdict = "refuted" if verdicts.refuted(groups, bn) else "not refuted"
     said.append(f"- The paper's claim is {verdict} for this setting.")
@@ -186,33 +174,18 @@ def text(found: Mapping[str, Sequence[Row]], names: Sequence[str]) -> str:
 SHOWN = ("bn", "bn+ws", "gn", "gn+ws", "bgn, G = 1", "bgn+ws, G = 1", "bgn+ws, G = 8")
 
 
-def curves(rows: Sequence[Row], path: Path) -> None:
+def draw(rows: Sequence[Row], path: Path) -> None:
     """Training and validation accuracy by epoch in the first cell, first seed."""
-    from matplotlib.figure import Figure
-
-    colors = {"bn": "tab:blue", "gn": "tab:green", "bgn": "tab:red"}
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    panels = figure.subplots(1, 2)
-    for panel, part in zip(panels, ("train", "validation"), strict=True):
-        for own in sorted(
-            (own for own in rows if own.name in SHOWN), key=lambda own: SHOWN.index(own.name)
-        ):
-            metrics = own.runs[0].metrics
-            values = [getattr(one, f"{part}_accuracy") for one in metrics]
-            panel.plot(
-                range(1, len(values) + 1),
-                [None if value is None else 100 * value for value in values],
-                color=colors[own.name.partition("+")[0].partition(",")[0]],
-                linestyle=":" if own.name.endswith("8") else "--" if "ws" in own.name else "-",
-                label=own.label,
-            )
-        panel.set_xlabel("epoch")
-        panel.set_title({"train": "training images", "validation": "validation images"}[part])
-        panel.grid(alpha=0.3)
-    panels[0].set_ylabel("accuracy, %")
-    panels[1].legend(fontsize=8)
-    figure.suptitle("64 workers of two images, 100 classes, ResNet-20 of width 8, first seed")
-    files.write_figure(path, figure)
+    by_name = {own.name: own for own in rows}
+    lines = []
+    for name in SHOWN:
+        if name in by_name:
+            own = by_name[name]
+            style = ":" if name.endswith("8") else "--" if "ws" in name else "-"
+            norm = name.partition("+")[0].partition(",")[0]
+            lines.append(curves.Line(own.runs[0], own.label, norm, style))
+    title = "64 workers of two images, 100 classes, ResNet-20 of width 8, first seed"
+    curves.draw(lines, title, path)
 
 
 def main() -> None:
@@ -231,7 +204,7 @@ def main() -> None:
     said = text(found, deciding(mini, ledger))
     files.write(options.out / "table.md", said)
     if FIRST in found:
-        curves(found[FIRST], options.out / "curves.png")
+        draw(found[FIRST], options.out / "curves.png")
     print(said)
 
 

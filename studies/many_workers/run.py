@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 
 from studies.ledger import Ledger
 from studies.many_workers.cells import SHORT
 from studies.many_workers.diagnosis import Diagnoses
 from studies.many_workers.plan import STAGES, wanted
-from studies.runner import folder_name, run
+from studies.runner import folder_name, run_all
 
 FOLDER = Path("runs/many-workers")
 RESULTS = Path("results/many-workers")
@@ -38,13 +39,8 @@ def main() -> None:
     for stage in STAGES:
         seeds = ", ".join(map(str, stage.seeds))
         print(f"{stage.cell}, seeds {seeds}", flush=True)
-        while left := [own for own in wanted(stage, mini, ledger) if own not in ledger]:
-            hours = (end - time.monotonic()) / 3600
-            if hours <= 0 or not run(left, FOLDER, options.jobs, hours, ledger):
-                return
-            if all(own not in ledger for own in left):
-                print("no run ended; the messages above say why", flush=True)
-                return
+        if not run_all(partial(wanted, stage, mini, ledger), FOLDER, options.jobs, end, ledger):
+            return
         for own in wanted(stage, mini, ledger):
             folder = FOLDER / folder_name(own)
             if own.epochs > SHORT and own not in diagnoses and folder.exists():

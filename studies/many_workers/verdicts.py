@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from studies.intervals import difference, paired
+from studies.intervals import Scores, paired
 
-Tests = Mapping[int, float]
-"""Test accuracy in %, by seed."""
-
-COLLAPSE, WITHIN, ABOVE, REFUTED, LEAD, ALIKE = 3.0, 1.5, 2.0, 1.0, 1.0, 2.0
+COLLAPSE, WITHIN, ABOVE, REFUTED, ALIKE = 3.0, 1.5, 2.0, 1.0, 2.0
 
 
-def excludes_zero(one: Tests, other: Tests) -> bool:
+def excludes_zero(one: Scores, other: Scores) -> bool:
     """Whether the interval of a difference does; a single seed has none."""
     mean, half = paired(one, other)
     return half is not None and abs(mean) > half
 
 
-def collapses(small: Tests, large: Tests) -> bool:
+def collapses(small: Scores, large: Scores) -> bool:
     """Whether BN at few images is far behind BN at many.
 
     >>> collapses({0: 50.0, 1: 51.0, 2: 50.0}, {0: 55.0, 1: 56.5, 2: 55.5})
@@ -29,7 +26,7 @@ def collapses(small: Tests, large: Tests) -> bool:
     return paired(small, large)[0] <= -COLLAPSE and excludes_zero(small, large)
 
 
-def holds(row: Tests, bn_small: Tests, bn_large: Tests) -> bool:
+def holds(row: Scores, bn_small: Scores, bn_large: Scores) -> bool:
     """Whether a row at few images does as well as BN at many, and better than BN at few.
 
     >>> bn, large = {0: 50.0, 1: 51.0, 2: 50.0}, {0: 55.0, 1: 56.5, 2: 55.5}
@@ -42,7 +39,7 @@ def holds(row: Tests, bn_small: Tests, bn_large: Tests) -> bool:
     return near and paired(row, bn_small)[0] >= ABOVE and excludes_zero(row, bn_small)
 
 
-def refuted(rows: Sequence[Tests], bn: Tests) -> bool:
+def refuted(rows: Sequence[Scores], bn: Scores) -> bool:
     """Whether no row of BGN can be ahead of BN by a point, as far as the seeds tell.
 
     >>> bn = {0: 50.0, 1: 51.0, 2: 50.0}
@@ -56,27 +53,3 @@ def refuted(rows: Sequence[Tests], bn: Tests) -> bool:
             return False
         ends.append(mean + half)
     return bool(ends) and max(ends) < REFUTED
-
-
-def compared(one: Tests, other: Tests) -> str:
-    """The difference in words.
-
-    >>> compared({0: 52.0, 1: 53.0, 2: 52.5}, {0: 50.0, 1: 51.0, 2: 50.0})
-    'leads, +2.2 ± 0.7'
-    >>> compared({0: 52.0, 1: 50.0}, {0: 50.0, 1: 51.0}), compared({0: 52.0}, {0: 50.0})
-    ('level, +0.5 ± 19.1', 'one seed, +2.0')
-
-    A run that diverged has no accuracy:
-
-    >>> compared({}, {0: 50.0})
-    ''
-    """
-    if not one.keys() & other.keys():
-        return ""
-    mean, half = paired(one, other)
-    said = difference(one, other)
-    if half is None:
-        return f"one seed, {said}"
-    if abs(mean) >= LEAD and abs(mean) > half:
-        return f"{'leads' if mean > 0 else 'trails'}, {said}"
-    return f"level, {said}"

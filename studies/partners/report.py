@@ -6,7 +6,6 @@ python -m studies.partners.report --data cifar10 --root FOLDER --out results/par
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +14,8 @@ from bgn_lab import norms
 from bgn_lab.report.collect import Run
 from bgn_lab.report.text import table
 from bgn_lab.system import files
-from studies import rates
-from studies.intervals import difference
+from studies import curves, rates
+from studies.intervals import difference, spread
 from studies.ledger import Ledger
 from studies.partners.rows import EPOCHS, LEDGER, RATES, ROWS, SEEDS, SHORT, alone, rows
 from studies.partners.run import chosen
@@ -71,11 +70,8 @@ def collect(data: str, root: Path | None, ledger: Ledger) -> list[Row]:
 
 def percent(runs: Sequence[Run], key: str) -> str:
     """Mean of a measure over runs, with the standard deviation where there are several."""
-    values = [100 * value for run in runs if (value := _measure(run, key)) is not None]
-    if not values:
-        return ""
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{spread}"
+    found = {run.recipe.seed: _measure(run, key) for run in runs}
+    return spread({seed: 100 * value for seed, value in found.items() if value is not None})
 
 
 def _measure(run: Run, key: str) -> float | None:
@@ -169,34 +165,18 @@ def text(rows: Sequence[Row]) -> str:
 SHOWN = ("bn", "bn+ws", "gn", "gn+ws", "bgn", "bgn+ws", "bgn+renorm", "bgn+ws+renorm")
 
 
-def curves(rows: Sequence[Row], path: Path) -> None:
+def draw(rows: Sequence[Row], path: Path) -> None:
     """Training and validation accuracy by epoch; a partner changes the line's style."""
-    from matplotlib.figure import Figure
-
-    colors = {"bn": "tab:blue", "gn": "tab:green", "bgn": "tab:red"}
     styles = {"": "-", "ws": "--", "renorm": ":", "ws+renorm": "-."}
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    shown = sorted((row for row in rows if row.name in SHOWN), key=lambda r: SHOWN.index(r.name))
-    for panel, part in zip(panels, ("train", "validation"), strict=True):
-        for row in shown:
-            norm, _, partner = row.name.partition("+")
-            metrics = row.runs[0].metrics
-            values = [getattr(one, f"{part}_accuracy") for one in metrics]
-            panel.plot(
-                range(1, len(values) + 1),
-                [None if value is None else 100 * value for value in values],
-                color=colors[norm],
-                linestyle=styles[partner],
-                label=row.label,
-            )
-        panel.set_xlabel("epoch")
-        panel.set_title({"train": "training images", "validation": "validation images"}[part])
-        panel.grid(alpha=0.3)
-    panels[0].set_ylabel("accuracy, %")
-    panels[1].legend(fontsize=8)
-    figure.suptitle("Eight workers of two images, CIFAR-10, ResNet-20 of width 8, first seed")
-    files.write_figure(path, figure)
+    by_name = {row.name: row for row in rows}
+    lines = []
+    for name in SHOWN:
+        if name in by_name:
+            norm, _, partner = name.partition("+")
+            row = by_name[name]
+            lines.append(curves.Line(row.runs[0], row.label, norm, styles[partner]))
+    title = "Eight workers of two images, CIFAR-10, ResNet-20 of width 8, first seed"
+    curves.draw(lines, title, path)
 
 
 def main() -> None:
@@ -213,7 +193,7 @@ def main() -> None:
         parser.error(f"{LEDGER} has no row that was trained to the end")
     options.out.mkdir(parents=True, exist_ok=True)
     files.write(options.out / "table.md", text(found))
-    curves(found, options.out / "curves.png")
+    draw(found, options.out / "curves.png")
     print(text(found))
 
 

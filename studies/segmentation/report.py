@@ -16,13 +16,12 @@ from bgn_lab.report.collect import Run
 from bgn_lab.report.text import table
 from bgn_lab.system import files
 from studies import rates
+from studies.intervals import Scores, compared, spread
 from studies.ledger import Ledger
 from studies.runner import folder_name
-from studies.segmentation import verdicts
 from studies.segmentation.plan import SEEDS, best
 from studies.segmentation.rows import CELLS, ROWS, Sources
 from studies.segmentation.run import FOLDER, LEDGER, RESULTS, arguments
-from studies.segmentation.verdicts import Scores
 
 BN, FROZEN = "bn", "bn+frozen"
 EXACT = "test_iou_recalibrated"
@@ -63,30 +62,15 @@ def collect(sources: Sources, ledger: Ledger) -> dict[str, dict[str, Row]]:
     return found
 
 
-def spread(values: Scores) -> str:
-    """Mean over seeds, with the standard deviation where there are several.
-
-    >>> spread({0: 60.0, 1: 62.0}), spread({0: 60.0}), spread({})
-    ('61.0 ± 1.4', '60.0', '')
-    """
-    numbers = list(values.values())
-    if not numbers:
-        return ""
-    mean = f"{statistics.mean(numbers):.1f}"
-    return f"{mean} ± {statistics.stdev(numbers):.1f}" if len(numbers) > 1 else mean
-
-
 def scores(rows: Mapping[str, Row]) -> str:
     """Markdown table of a cell."""
     lines = []
     for own in rows.values():
         against = [
-            verdicts.compared(own.scores(), rows[name].scores())
-            if name in rows and own.name != name
-            else ""
+            compared(own.scores(), rows[name].scores()) if name in rows and own.name != name else ""
             for name in (BN, FROZEN)
         ]
-        gain = verdicts.recalibration(own.scores(), own.scores(EXACT))
+        gain = _recalibrated(own)
         tested = own.scores(), own.scores("validation_iou"), own.scores("test_accuracy")
         rate = f"{own.runs[0].recipe.lr:g}"
         lines.append([own.label, rate, *map(spread, tested), str(len(own.runs)), *against, gain])
@@ -120,29 +104,33 @@ def answers(found: Found, prefix: str) -> str:
         near = [
             own.label
             for own in ranked[1:]
-            if not verdicts.compared(ranked[0].scores(), own.scores()).startswith("leads")
+            if not compared(ranked[0].scores(), own.scores()).startswith("leads")
         ]
         beside = f"; not told apart from it: {', '.join(near)}" if near else ""
         said.append(f"- At {n}: {ranked[0].label} is best, {spread(ranked[0].scores())}{beside}.")
         said += [
-            f"- At {n}: {own.label} to frozen BN:"
-            f" {verdicts.compared(own.scores(), rows[FROZEN].scores())}."
+            f"- At {n}: {own.label} to frozen BN: {compared(own.scores(), rows[FROZEN].scores())}."
             for own in ranked
             if own.name.startswith("bgn+renorm") and FROZEN in rows
         ]
         said += [
-            f"- At {n}: recalibration of {own.label}:"
-            f" {verdicts.recalibration(own.scores(), own.scores(EXACT))}."
+            f"- At {n}: recalibration of {own.label}: {_recalibrated(own)}."
             for own in ranked
             if own.scores(EXACT)
         ]
     said += [
         f"- Four neighboring windows instead of four images, {own.label}:"
-        f" {verdicts.compared(own.scores(), found[f'{prefix}-4'][name].scores())}."
+        f" {compared(own.scores(), found[f'{prefix}-4'][name].scores())}."
         for name, own in found.get(f"{prefix}-4-neighbors", {}).items()
         if name in found.get(f"{prefix}-4", {})
     ]
     return "\n".join(said) + "\n" if said else ""
+
+
+def _recalibrated(row: Row) -> str:
+    """What exact statistics change, with the same weights."""
+    words = "helps", "hurts", "no difference seen"
+    return compared(row.scores(EXACT), row.scores(), words)
 
 
 def _mean(values: Scores) -> float:

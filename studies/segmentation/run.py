@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 
 from studies.ledger import Ledger
-from studies.runner import run
+from studies.runner import run_all
 from studies.segmentation.plan import STAGES, wanted
 from studies.segmentation.rows import Sources
 
@@ -43,13 +44,8 @@ def main() -> None:
     sources = Sources(options.data.resolve(), options.weights.resolve())
     for stage in STAGES:
         print(f"{stage.cell}, {stage.rows} rows, {len(stage.seeds)} seeds", flush=True)
-        while left := [own for own in wanted(stage, sources, ledger) if own not in ledger]:
-            hours = (end - time.monotonic()) / 3600
-            if hours <= 0 or not run(left, FOLDER, options.jobs, hours, ledger):
-                return
-            if all(own not in ledger for own in left):
-                print("no run ended; the messages above say why", flush=True)
-                return
+        if not run_all(partial(wanted, stage, sources, ledger), FOLDER, options.jobs, end, ledger):
+            return
 
 
 if __name__ == "__main__":

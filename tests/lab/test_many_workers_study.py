@@ -108,5 +108,5 @@ def test_the_report(tmp_path: Path, study: tuple[Ledger, list[Recipe]]) -> None:
     assert "| BN | 0.8 |  | 70.1 ± 0.1 | 70.1 ± 0.1 | 3 |  |" in text
     assert "| BN + WS | 0.2 |  | 69.1 ± 0.1 | 69.1 ± 0.1 | 3 | trails, -1.0 ± 0.0 |" in text
     assert "| BN | 55.0 | 40.0 | 45.0 | 50.0 |" in text
-    report.curves(found["mini-2"], tmp_path / "curves.png")
+    report.draw(found["mini-2"], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -90,7 +90,7 @@ def test_the_report(tmp_path: Path, ledger: Ledger) -> None:
     assert "| BGN + WS, G = 1 | 69.0 | -0.5 | no difference seen |" in text
     assert "| BGN + renorm, G = 1 | 69.0 | -3.0 | hurts |" in text
     assert "momentum 0.01 |" in text
-    report.curves(found, tmp_path / "curves.png")
+    report.draw(found, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
