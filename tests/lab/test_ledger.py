@@ -1,6 +1,7 @@
 """A study's file of finished runs: what is in it, and what is refused."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -102,3 +103,31 @@ def test_a_study_runs_what_its_file_lacks(
     assert asked == recipes[2:]
     assert "2 of 3 runs are done" in capsys.readouterr().out
     assert all(recipe in Ledger(ledger.path) for recipe in recipes)
+
+
+def test_a_stage_runs_until_it_wants_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    rounds: list[int] = []
+
+    def wanted() -> list[Recipe]:
+        return [Recipe(seed=seed) for seed in range(min(3, len(ledger) + 1))]
+
+    def train(left: list[Recipe], folder: Path, jobs: int, hours: float, own: Ledger) -> bool:
+        assert hours > 0
+        rounds.append(len(left))
+        if left[0].seed < 2:
+            own.add(make(folder, 61.0, seed=left[0].seed))
+        return jobs == 2
+
+    monkeypatch.setattr(runner, "run", train)
+    end = time.monotonic() + 60
+    assert not runner.run_all(wanted, tmp_path, 2, end, ledger)
+    assert rounds == [1, 1, 1]
+    assert "no run ended" in capsys.readouterr().out
+    ledger.add(make(tmp_path, 61.0, seed=2))
+    assert runner.run_all(wanted, tmp_path, 2, end, ledger)
+    assert not runner.run_all(lambda: [Recipe(seed=3)], tmp_path, 2, time.monotonic() - 1, ledger)
+    assert not runner.run_all(lambda: [Recipe(seed=3)], tmp_path, 1, end, ledger)
+    assert rounds == [1, 1, 1, 1]
