@@ -239,6 +239,14 @@ def test_the_grid_of_the_paper_fits_a_terminal(tmp_path: Path) -> None:
     assert text.measured(one).count("to BN") == 1  # Markdown, too, has two tables
 
 
+def test_without_bn_there_is_no_column_to_bn(tmp_path: Path) -> None:
+    make(tmp_path, 60.0, norm="bgn", groups=1)
+    make(tmp_path, 62.0, norm="bgn", groups=2)
+    assert "to BN" not in text.measured(*compare(collect([tmp_path])))
+    make(tmp_path, 61.0, norm="bn")
+    assert "to BN" in text.measured(*compare(collect([tmp_path])))
+
+
 def test_what_is_not_run_yet_is_a_dot(tmp_path: Path) -> None:
     make(tmp_path, UNFINISHED, norm="bn")
     console = Console(record=True, width=80, file=StringIO())

@@ -101,7 +101,8 @@ def measured(found: Comparison) -> str:
         (escape(label), [found.cells[label, c] for c in found.columns]) for label in found.labels
     ]
     titles = [column.title for column in found.columns]
-    if len(titles) < WIDE:
+    compared = any(cell.difference for cell in found.cells.values())
+    if compared and len(titles) < WIDE:
         header = ["normalizer", *(word for title in titles for word in (title, f"to {BASELINE}"))]
         return table(
             header,
@@ -109,7 +110,7 @@ def measured(found: Comparison) -> str:
              for label, own in rows),
         )  # fmt: skip
     made = table(["normalizer", *titles], ([label, *map(_accuracy, own)] for label, own in rows))
-    if not any(cell.difference for cell in found.cells.values()):
+    if not compared:
         return made
     differences = table(
         [f"difference to {BASELINE}", *titles],
