@@ -42,4 +42,6 @@ NETWORKS: dict[str, list[Shape]] = {
     "wrn10-2": [_square(16, 32, 1), _square(32, 32, 2), _square(64, 16, 2), _square(128, 8, 2)],
     # the three widths of DARTS' evaluation network and its stem; each cell has many of them
     "darts": [_square(108, 32, 1), _square(36, 32, 1), _square(72, 16, 1), _square(144, 8, 1)],
+    # channels that do not fill vectors: images, first maps of U-Nets and of small networks
+    "narrow": [_square(3, 64, 1), _square(8, 32, 1), _square(12, 32, 1), _square(20, 16, 1)],
 }
