@@ -88,7 +88,8 @@ def full(threads: int, slow: bool = False) -> list[Case]:
         *_layers("resnet50", medium, (*AGAINST_BN, *POSITIONAL), layout="channels_last"),
         *_layers("resnet50", every, AGAINST_BN, mode="eval"),
         *(case for name in ("wrn10-2", "darts") for case in _layers(name, small, HEADLINE)),
-        *_layers("narrow", medium, AGAINST_BN, layout="channels_last"),
+        *_layers("narrow", every, AGAINST_BN),
+        *_layers("narrow", every, AGAINST_BN, layout="channels_last"),
     ]
     if threads > 1:
         found += _layers("resnet50", small, HEADLINE, one_thread=True)

@@ -86,9 +86,10 @@ TARGETS = (
         "bfloat16", "training, bfloat16", "bgn", BN, {**TRAINING, "dtype": "bfloat16"}, 0.50
     ),
     Target("channels_last", "training, channels_last", "bgn", BN, _LAST, 0.80, 1.00),
+    Target("narrow", "3 to 20 channels", "bgn", BN, {**TRAINING, "network": "narrow"}, 0.80, 1.00),
     Target(
-        "channels_last", "channels_last, 3 to 20 channels", "bgn", BN,
-        {**_LAST, "network": "narrow"}, 0.80, 1.00,
+        "narrow", "3 to 20 channels, channels_last", "bgn", BN, {**_LAST, "network": "narrow"},
+        0.80, 1.00,
     ),
     Target("eval", "eval", "bgn", BN, {**TRAINING, "mode": "eval"}, 0.80, 1.00),
     Target("relatives", "GN, training", "bgn.GroupNorm(32)", GN, TRAINING, 0.85, 1.00),

@@ -27,6 +27,7 @@ typedef struct {
     int has_w, has_b, low;      /* parameters; low: of x's type */
     int want_x, want_w, want_b; /* gradients */
     int streams, tiled;         /* 1 and 0 send small arrays the ways of large ones */
+    int columns;                /* whether to walk by columns whatever the length of cells */
     i64 pieces;                 /* partial sums, at most; 0: as planned */
     double scale;               /* of x: squares of large and small floats do not fit float */
     int early;                  /* on which side arrays are fenced off without a gap */
@@ -169,11 +170,13 @@ static void expect(const problem *q, answer a, int t, const void *x, const void 
 static void vary(bgn_plan *p, const problem *q) {
     if (q->streams) p->streams = p->streams_eval = p->fetches = 1;
     if (!q->tiled && q->walk == SLICED) p->tiles = 0;
+    if (q->columns && bgn_plan_columns(p)) fail("memory for columns");
     if (!q->pieces) return;
     if (q->walk == POSITIONAL) {
         p->tile_size = parts(p->P, q->pieces), p->tiles = parts(p->P, p->tile_size);
     } else if (q->walk != BY_ROWS) {
-        i64 whole = q->walk == SLICED ? p->samples : p->samples * p->P;
+        i64 rows = q->walk == SLICED ? p->samples : p->samples * p->P;
+        i64 whole = p->column_cell ? p->D : rows;
         p->chunk_size = parts(whole, q->pieces), p->chunks = parts(whole, p->chunk_size);
     }
     p->partials = least(3, p->N);
@@ -387,8 +390,8 @@ static void call_it(const problem *q, const char *what) {
     int end = snprintf(name, sizeof name, "%s %s %s N=%d C=%d P=%d B=%d G=%d", what, TYPES[q->type],
                        WALKS[q->walk], (int)q->N, (int)q->C, (int)q->P, (int)q->B, (int)q->G);
     snprintf(name + end, sizeof name - (size_t)end,
-             " whole=%d low=%d streams=%d tiled=%d pieces=%d scale=%g early=%d", q->whole, q->low,
-             q->streams, q->tiled, (int)q->pieces, q->scale, q->early);
+             " whole=%d low=%d streams=%d tiled=%d columns=%d pieces=%d scale=%g early=%d", q->whole,
+             q->low, q->streams, q->tiled, q->columns, (int)q->pieces, q->scale, q->early);
 }
 
 /* Any shape, partition and choice of arrays; statistics have at least 4 elements. */
@@ -405,6 +408,7 @@ static problem drawn(void) {
         q.has_w = draw(3) > 0, q.has_b = draw(3) > 0, q.low = (int)draw(2);
         q.want_x = draw(4) > 0, q.want_w = draw(4) > 0, q.want_b = draw(4) > 0;
         q.streams = (int)draw(2), q.tiled = draw(3) > 0, q.early = (int)draw(2);
+        q.columns = !is_positional(&q) && !draw(3);
         q.pieces = draw(2) ? draw(12) + 1 : 0;
         q.scale = draw(3) || q.type == F16 ? 1 : draw(2) ? 0x1p62 : 0x1p-60;
         if (is_positional(&q)) q.B = q.G = q.whole = 1;

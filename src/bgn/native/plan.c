@@ -22,6 +22,10 @@ enum {
     CHUNKS = 128,           /* chunks of a block, at most, with channels_last */
     PARTIALS = 64,          /* partial sums of the channels' gradients, at most */
     PARTIAL_ROWS = 16,      /* rows of channels that are worth partial sums of their own */
+    SHORT_CELL = 40,        /* features, where samples are many */
+    SHORT_STRETCH = 10,     /* positions by samples of a block */
+    COLUMNS = 2048,         /* of a chunk: their coefficients and sums stay in a near cache */
+    MOST_COLUMNS = 1 << 18, /* of a sample: the plan has the cell of each */
 };
 
 static const i64 ITEM_BYTES[] = {4, 8, 2, 2}; /* of an element, by type */
@@ -37,7 +41,8 @@ static void free_cells(bgn_cells *cells) {
 void bgn_plan_free(bgn_plan *p) {
     if (!p) return;
     free_cells(&p->cells), free_cells(&p->group_parts), free(p->channel);
-    free(p->tile_group), free(p->range_cell), free(p->channel_cell), free(p->inner_cells), free(p);
+    free(p->tile_group), free(p->range_cell), free(p->channel_cell), free(p->inner_cells);
+    free(p->column_cell), free(p);
 }
 
 static void add_cell(bgn_cells *cells, i64 start, i64 group) {
@@ -110,6 +115,31 @@ static void plan_channels_last(bgn_plan *p) {
     qsort(p->inner_cells, (size_t)p->inner_count, sizeof(i64), by_position);
 }
 
+/* Whether cells are so short that it takes longer to go from one to the next, in every sample, than
+   to have coefficients and sums for each column. */
+static int has_short_cells(const bgn_plan *p) {
+    i64 length = p->D / p->cells.count;
+    if (p->D > MOST_COLUMNS) return 0;
+    if (p->walk == SLICED) return length * (p->samples + 16) < SHORT_CELL * p->samples;
+    return p->inner_count && length < SHORT_STRETCH * p->samples;
+}
+
+int bgn_plan_columns(bgn_plan *p) {
+    if (p->column_cell) return 0;
+    p->column_cell = malloc((size_t)p->D * sizeof(int32_t));
+    if (!p->column_cell) return 1;
+    for (i64 k = 0; k < p->cells.count; k++)
+        for (i64 d = p->cells.start[k]; d < p->cells.start[k + 1]; d++) {
+            i64 c = p->channel[k], at = p->walk == SLICED ? d : (d - c * p->P) * p->C + c;
+            p->column_cell[at] = (int32_t)k;
+        }
+    i64 chunks = parts(p->D, COLUMNS);
+    chunks += chunks % 2; /* an even number: two threads get as much */
+    p->chunk_size = parts(parts(p->D, chunks), 64) * 64, p->chunks = parts(p->D, p->chunk_size);
+    p->partials = least(PARTIALS, p->B);
+    return 0;
+}
+
 static void plan_positional(bgn_plan *p) {
     p->tile_size = least(most(4 * UNIT / p->C / 16 * 16, 16), p->P);
     p->tiles = parts(p->P, p->tile_size), p->partials = least(PARTIALS, p->N * p->tiles);
@@ -149,5 +179,6 @@ bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, int type, i
         return bgn_plan_free(p), NULL;
     cut(p, longest);
     walk == SLICED ? plan_sliced(p) : plan_channels_last(p);
+    if (has_short_cells(p) && bgn_plan_columns(p)) return bgn_plan_free(p), NULL;
     return p;
 }

@@ -7,9 +7,10 @@
    group   features that share their statistics
    cell    features of one channel and one group: sums are taken and coefficients kept per cell
    tile    what one thread keeps in its cache between two sweeps
-   chunk   the part of a block's samples or positions that shares one partial sum. Every sum is
-           taken within chunks first, then over the chunks in their order: so results do not
-           depend on the number of threads. */
+   column  elements at the same place of every sample
+   chunk   the part of a block's samples, positions or columns that shares one partial sum. Every
+           sum is taken within chunks first, then over the chunks in their order: so results do
+           not depend on the number of threads. */
 
 #ifndef BGN_PLAN_H
 #define BGN_PLAN_H
@@ -42,7 +43,10 @@ typedef struct {
     bgn_cells cells;
     int32_t *channel;     /* (cells) */
     i64 *channel_cell;    /* (C + 1) first cell of each channel */
-    i64 chunk_size, chunks; /* samples (SLICED) or positions of a chunk; chunks of a block */
+    i64 chunk_size, chunks; /* columns, else samples (SLICED) or positions of a chunk; chunks of a
+                               block */
+    int32_t *column_cell; /* (D) where cells are too short to be walked along: the cell of each
+                             column, in the order of memory; else NULL */
 
     /* SLICED: the features of a sample lie side by side */
     bgn_cells group_parts;     /* cells whose channel does not matter: enough for the moments */
@@ -58,7 +62,7 @@ typedef struct {
     i64 tile_size;
 
     i64 partials; /* partial sums of a channel's gradients: over parts of the blocks, the tiles or
-                     the rows of memory; not for SLICED */
+                     the rows of memory; not for SLICED, unless by columns */
 } bgn_plan;
 
 /* Batch renormalization, y = (xhat * r + d) * w + b: what a batch is compared with, and the
@@ -84,5 +88,11 @@ static inline double bgn_count(const bgn_plan *p, i64 group) {
     i64 features = cells->start[cells->first[group + 1]] - cells->start[cells->first[group]];
     return (double)features * (double)p->samples;
 }
+
+bgn_plan *bgn_plan_new(i64 N, i64 C, i64 P, i64 B, i64 G, int whole, int type, int walk);
+void bgn_plan_free(bgn_plan *p);
+
+/* Walk by columns from now on (SLICED and CHANNELS_LAST). Returns 1 where memory ran out. */
+int bgn_plan_columns(bgn_plan *p);
 
 #endif
