@@ -22,10 +22,13 @@ class Row(NamedTuple):
 
 
 def each(rows: Mapping[str, Row], rates: Sequence[float]) -> Iterator[Recipe]:
-    """Short runs of every row with every learning rate; all rows at one rate before the next."""
+    """Short runs of every row with every learning rate; all rows at one rate before the next.
+
+    Rows may share them.
+    """
     for rate in rates:
-        for row in rows.values():
-            yield replace(row.short, lr=rate)
+        for short in dict.fromkeys(row.short for row in rows.values()):
+            yield replace(short, lr=rate)
 
 
 def runs(row: Row, rates: Sequence[float], ledger: Ledger) -> list[Run]:

@@ -30,11 +30,13 @@ STAGES = (
     Stage("mini-32", (0,)),
     Stage(FIRST, (1, 2)),
     Stage("mini-32", (1, 2)),
-    Stage("cifar-2", (0, 1, 2)),
-    Stage("cifar-32", (0, 1, 2)),
-    *(Stage(f"paper-{n}", (0,)) for n in (2, 32, 8, 4)),
-    *(Stage(f"mini-{n}", (0,)) for n in (8, 4)),
+    *(Stage(f"cifar-{n}", (0,)) for n in (2, 32)),
+    *(Stage(f"paper-{n}", (0,)) for n in (2, 32)),
+    *(Stage(f"cifar-{n}", (1, 2)) for n in (2, 32)),
+    Stage("mini-8", (0,)),
+    *(Stage(f"paper-{n}", (0,)) for n in (8, 4)),
     *(Stage(f"wide-{n}", (0,)) for n in (2, 32)),
+    Stage("mini-4", (0,)),
 )
 """The most informative first."""
 
@@ -75,7 +77,8 @@ def wanted(stage: Stage, mini: Path, ledger: Ledger) -> Iterator[Recipe]:
 
 
 def _short(rows: Iterable[rates.Row], ledger: Ledger) -> Iterator[Recipe]:
-    by_row = [(own, rates.widened(own, RATES, ledger, MOST_RATES)) for own in rows]
+    by_short = {own.short: own for own in rows}  # rows may share them
+    by_row = [(own, rates.widened(own, RATES, ledger, MOST_RATES)) for own in by_short.values()]
     for lr in RATES:
         yield from (replace(own.short, lr=lr) for own, _ in by_row)
     for own, tried in by_row:

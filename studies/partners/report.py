@@ -17,7 +17,17 @@ from bgn_lab.system import files
 from studies import curves, rates
 from studies.intervals import difference, spread
 from studies.ledger import Ledger
-from studies.partners.rows import EPOCHS, LEDGER, RATES, ROWS, SEEDS, SHORT, alone, rows
+from studies.partners.rows import (
+    EPOCHS,
+    LEDGER,
+    RATES,
+    ROWS,
+    SEEDS,
+    SHORT,
+    alone,
+    rows,
+    tuned_as,
+)
 from studies.partners.run import chosen
 
 BASELINE = "bn"
@@ -32,7 +42,7 @@ class Row:
 
     name: str
     tried: dict[float, Run]
-    """The short runs, by learning rate."""
+    """The short runs, by learning rate; none where those of another row chose the rate."""
     runs: tuple[Run, ...]
     """To the end, with eight workers at the best rate, the first seed first."""
     alone: Run | None
@@ -60,7 +70,7 @@ def collect(data: str, root: Path | None, ledger: Ledger) -> list[Row]:
         found.append(
             Row(
                 name,
-                {run.recipe.lr: run for run in tried},
+                {run.recipe.lr: run for run in tried} if tuned_as(name) == name else {},
                 tuple(run for run in runs if run is not None),
                 ledger.get(replace(alone(name, data, root), lr=best.lr)),
             )
@@ -88,7 +98,9 @@ def eight(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         by_rate = [
-            _bold(f"{100 * rates.score(row.tried[rate]):.1f}", rate == row.rate)
+            _bold(
+                f"{100 * rates.score(row.tried[rate]):.1f}" if row.tried else "", rate == row.rate
+            )
             for rate in sorted(RATES)
         ]
         against = ""
@@ -101,7 +113,7 @@ def eight(rows: Sequence[Row]) -> str:
 
 
 def _bold(text: str, is_best: bool) -> str:
-    return f"**{text}**" if is_best else text
+    return f"**{text}**" if is_best and text else text
 
 
 def _tests(row: Row) -> dict[int, float]:

@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 from studies.ledger import Ledger, to_json
 from studies.many_workers import plan, report
-from studies.many_workers.cells import CELLS, EPOCHS, RATES, ROWS, SHORT, STEP, recipe, row
+from studies.many_workers.cells import (
+    CELLS,
+    EPOCHS,
+    RATES,
+    ROWS,
+    SHORT,
+    STEP,
+    recipe,
+    row,
+    tuned_as,
+)
 from studies.many_workers.diagnosis import Diagnoses
 
 from bgn_lab import partners
@@ -31,7 +41,8 @@ def score(own: Recipe) -> float:
                 and replace(recipe(CELLS["mini-2"], n, MINI), lr=own.lr, epochs=own.epochs,
                             median_of=own.median_of, seed=own.seed) == own)  # fmt: skip
     place = list(ROWS).index(name)
-    return 60.0 - place + (own.epochs > SHORT) * 10 - 20 * (own.lr != BEST[name]) + own.seed / 10
+    best = BEST[tuned_as(name)]
+    return 60.0 - place + (own.epochs > SHORT) * 10 - 20 * (own.lr != best) + own.seed / 10
 
 
 def trained(ledger: Ledger, folder: Path, stage: plan.Stage) -> list[Recipe]:
@@ -71,9 +82,10 @@ def test_rates_first_then_wider_ones_at_the_edge_then_runs_to_the_end(
     full = [own for own in order if own.epochs == EPOCHS]
     assert order == [*short, *full]
     assert len({own.key() for own in order}) == len(order)
-    assert len(short) == len(ROWS) * len(RATES) + 1
+    assert len(short) == len({tuned_as(name) for name in ROWS}) * len(RATES) + 1
     wider = short[-1]
     assert (wider.norm, wider.standardize, wider.lr) == ("bn", False, 0.8)
+    assert {own.lr for own in full if own.norm == "bn" and not own.standardize} == {BEST["bn"]}
     assert {partners.name(own): own.lr for own in full}["bn"] == BEST["bn"]
     assert len(full) == len(ROWS)
 

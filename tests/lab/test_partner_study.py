@@ -9,7 +9,18 @@ from studies import rates
 from studies.ledger import Ledger
 from studies.partners import report
 from studies.partners import run as study
-from studies.partners.rows import ALONE, EPOCHS, RATES, ROWS, SEEDS, SHORT, alone, recipe, rows
+from studies.partners.rows import (
+    ALONE,
+    EPOCHS,
+    RATES,
+    ROWS,
+    SEEDS,
+    SHORT,
+    alone,
+    recipe,
+    rows,
+    tuned_as,
+)
 
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from tests.lab.report_runs import NAN, make
@@ -39,6 +50,8 @@ def ledger(tmp_path: Path) -> Ledger:
     ledger = Ledger(tmp_path / "runs.jsonl")
     for number, name in enumerate(ROWS):
         for lr, accuracy in zip(RATES, (50.0, 60.0 - number / 2, NAN), strict=True):
+            if tuned_as(name) != name:
+                break
             done(ledger, tmp_path, replace(rows(DATA, None)[name].short, lr=lr), accuracy)
         done(ledger, tmp_path, trained(name), 70.0 - number / 2)
     return ledger
@@ -46,7 +59,9 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def test_every_row_is_a_run_of_its_own(tmp_path: Path) -> None:
     wanted = list(study.wanted("rates", DATA, None, Ledger(tmp_path / "none.jsonl")))
-    assert len({own.key() for own in wanted}) == len(wanted) == len(ROWS) * len(RATES)
+    tuned = {tuned_as(name) for name in ROWS}
+    assert len({own.key() for own in wanted}) == len(wanted) == len(tuned) * len(RATES)
+    assert len({recipe(name, DATA, None).key() for name in ROWS}) == len(ROWS)
 
 
 def test_nothing_is_chosen_before_all_rates_were_tried(tmp_path: Path) -> None:
@@ -55,7 +70,9 @@ def test_nothing_is_chosen_before_all_rates_were_tried(tmp_path: Path) -> None:
         for stage in ("rows", "seeds", "one"):
             assert list(study.wanted(stage, DATA, None, ledger)) == []
         done(ledger, tmp_path, replace(rows(DATA, None)["bn"].short, lr=lr), 60.0)
-    assert [own.epochs for own in study.wanted("rows", DATA, None, ledger)] == [EPOCHS]
+    found = list(study.wanted("rows", DATA, None, ledger))
+    assert [own.epochs for own in found] == [EPOCHS] * 3  # BN, renormalized, and with its momentum
+    assert [own.renorm for own in found] == [False, True, False]
     assert list(study.wanted("seeds", DATA, None, ledger)) == []
 
 
@@ -89,7 +106,7 @@ def test_the_report(tmp_path: Path, ledger: Ledger) -> None:
     # BGN is the third row, with standardized weights the fourth, with renormalization the ninth
     assert "| BGN + WS, G = 1 | 69.0 | -0.5 | no difference seen |" in text
     assert "| BGN + renorm, G = 1 | 69.0 | -3.0 | hurts |" in text
-    assert "momentum 0.01 |" in text
+    assert "BN, momentum 0.01 |  |  |  |" in text  # it has the rate of BN
     report.draw(found, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
