@@ -171,9 +171,7 @@ def parse(words: list[str], description: str = "") -> Compare:
     grid = experiment.grid(options.value_of("preset", words) or PRESET)
     default = experiment.preset(grid.preset).recipe
     about = f"{inspect.cleandoc(Compare.__doc__ or '')}\n\n{description}"
-    parsed: Any = parsing.parse(
-        options_of(words), "compare", words, about, tyro.conf.OmitArgPrefixes
-    )
+    parsed: Any = parsing.parse(options_of(words), "compare", words, about)
     usual = {f.name: getattr(default, f.name) for f in fields(default) if f.init}
     values = usual | options.values(parsed)
     if values["data"] != default.data or values["root"] != default.root:

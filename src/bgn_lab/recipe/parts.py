@@ -93,7 +93,7 @@ class RuntimeOptions(Part):
     group: ClassVar[str] = "runtime"
 
     seed: int = 0
-    """of the weights, the order of the images and the augmentation"""
+    """seed of the weights, the order of the images and the augmentation"""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps; auto is cuda where there is one, else cpu"""
     channels_last: bool = False

@@ -233,10 +233,10 @@ class Task:
         """One line on a run that converged."""
         if result.test_accuracy is None:
             return f"{self.judged} accuracy {result.measure(f'{self.judged}_accuracy'):.2%}"
-        said = f"test accuracy {result.test_accuracy:.2%} on {result.images.test} images"
+        line = f"test accuracy {result.test_accuracy:.2%} on {result.images.test} images"
         if result.shard_images is not None:
-            said += f" ({result.shard_accuracy:.2%} on the first worker's {result.shard_images})"
-        return said
+            line += f" ({result.shard_accuracy:.2%} on the first worker's {result.shard_images})"
+        return line
 
     def check(self) -> None:
         """Refuse what would fail after minutes."""
