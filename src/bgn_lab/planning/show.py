@@ -87,7 +87,7 @@ def shown_norm(runs: Iterable[Run]) -> str:
 
 
 def times(device: Device, setting: Setting, costs: Sequence[Cost]) -> Table:
-    """By batch size: steps, and what a run takes."""
+    """A table by batch size: steps, and what a run takes."""
     norm = shown_norm(one.run for one in costs)
     grouped = any(one.run.G is not None for one in costs)
     priced = device.price is not None
@@ -126,7 +126,7 @@ def times(device: Device, setting: Setting, costs: Sequence[Cost]) -> Table:
 
 
 def images(device: Device, setting: Setting, costs: Sequence[Cost], decode_rate: float) -> Table:
-    """By batch size: the images that have to come."""
+    """A table by batch size: the images that have to come."""
     norm = shown_norm(one.run for one in costs)
     made = _table(
         f"Images for {device.name}",
@@ -181,7 +181,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def sums(device: Device, setting: Setting, grid: Grid, costs: Sequence[Cost]) -> Table:
-    """By normalizer, by part of the grid, in all."""
+    """A table by normalizer, by part of the grid, and in all."""
     priced = device.price is not None
     header = [
         "step\nto BN's",

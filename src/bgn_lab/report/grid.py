@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """By place, then by measure."""
+        """The columns by place, then by measure."""
         return tuple(dict.fromkeys(column for _, column in self.cells))
 
     @property
@@ -105,7 +105,7 @@ class Comparison:
         return sorted({run.recipe.seed for run in self.runs})
 
     def title(self) -> str:
-        """What was run."""
+        """A title: what was run."""
         s = self.setting
         wide = "" if s.width is None else f" ({s.width} channels at first)"
         workers = "" if s.simulate_workers == 1 else f", {s.simulate_workers} workers"

@@ -118,7 +118,7 @@ class FewShotRecipe(
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """As in the paper."""
+        """The paper's measures."""
         return tuple(Measure(f"test_{shots}", f"{shots}-shot") for shots in SHOTS)
 
     @property
