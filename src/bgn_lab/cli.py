@@ -94,7 +94,7 @@ COMMANDS = {
 
 
 START = """\
-Compare normalizers on images that come with it, or on yours:
+Compare normalizers on images that come with the package, or on yours:
   bgn compare
   bgn compare --data photos --model resnet18 --image-size 128
 
