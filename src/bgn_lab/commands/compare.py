@@ -39,8 +39,9 @@ COMPARED = ("norm", *partners.OPTIONS, "groups", "instances", "batch_size", "see
 class Compare:
     """Train a network with each normalizer at each batch size and compare the accuracies.
 
-    All options of `bgn run EXPERIMENT` hold for every run. Runs are made side by side, one per core.
-    Ctrl-C keeps what is done; run the same command to resume. Nothing is tuned on test images.
+    All options of `bgn run EXPERIMENT` hold for every run. Runs are made side by side, one per
+    core. Ctrl-C keeps what is done; run the same command to resume. Nothing is tuned on test
+    images.
     """
 
     experiment: Experiment
