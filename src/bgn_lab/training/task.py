@@ -204,7 +204,7 @@ class Task:
         images = {"validation": "validation", "train": "training"}[self.judged]
         return (
             f"{accuracy:.2%} of the {images} images right, guessing reaches {self.guessing():.2%}"
-            f" and, by luck, {self.floor():.2%}"
+            f", by chance up to {self.floor():.2%}"
         )
 
     def summary(self, history: list[Metrics]) -> Summary:
