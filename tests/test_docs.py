@@ -17,7 +17,6 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 TOP = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CODE_OF_CONDUCT")]
-LONG_LINES = ["which-g.md"]  # about to be rewritten
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)|^\[[^\]]+\]: ([^#\s]+)", re.MULTILINE)
 
 
@@ -27,8 +26,6 @@ def name(path: Path) -> str:
 
 @pytest.mark.parametrize("page", [*TOP, ROOT / "CHANGELOG.md", *PAGES], ids=name)
 def test_no_line_has_more_than_100_characters(page: Path) -> None:
-    if page.name in LONG_LINES:
-        pytest.skip("about to be rewritten")
     lines = page.read_text().splitlines()
     long = [f"{number}: {line}" for number, line in enumerate(lines, 1) if len(line) > 100]
     assert not long

@@ -19,7 +19,7 @@ from PIL import Image
 
 from bgn_lab.system import files
 
-WIDTH, HEIGHT, SCALE = 1000, 860, 2  # of the window in CSS pixels; pixels of the picture for each
+WIDTH, HEIGHT, SCALE = 1000, 754, 2  # of the window in CSS pixels; pixels of the picture for each
 
 
 def main() -> None:

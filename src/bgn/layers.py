@@ -87,7 +87,7 @@ class _BatchWideNorm(Renormalized, _NormBase):
         bias: bool = True,
         batch_blocks: int = 1,
         renorm: Renorm | bool | None = None,
-        center: str = GROUP,
+        center: str = "group",
     ) -> None:
         num_features = checks.positive_int("num_features", num_features)
         batch_blocks = checks.positive_int("batch_blocks", batch_blocks)

@@ -58,13 +58,13 @@ def has_values(tensor: Tensor) -> bool:
     )
 
 
-def remember(layer: Any, means: Tensor, reference: Reference) -> None:
+def cache_reference(layer: Any, means: Tensor, reference: Reference) -> None:
     """Keep the reference of a forward that may run again."""
     kept = reference._replace(mean=reference.mean.clone(), var=reference.var.clone())
     _forwards.setdefault(layer, deque(maxlen=MOST)).append(_Forward(means, kept))
 
 
-def recall(layer: Any, means: Tensor) -> Reference | None:
+def cached_reference(layer: Any, means: Tensor) -> Reference | None:
     """The reference of the first time, or None for a forward that is not known.
 
     Of equal batches the last one comes first, as in a backward pass.

@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from bgn import kernels
 from bgn.partition import Partition, centered
-from bgn.recomputed import has_values, may_be_checkpointed, recall, recomputing, remember
+from bgn.recomputed import (
+    cache_reference,
+    cached_reference,
+    has_values,
+    may_be_checkpointed,
+    recomputing,
+)
 from bgn.renorm import Reference, Renorm, wanted
 from bgn.running import Running
 
@@ -62,8 +68,8 @@ class Renormalized(nn.Module):
                 x = input.to_dense() if input.is_mkldnn else input
                 means = kernels.moments(x, kernels.plan(self.cut, x, num_groups)).mean
                 if recomputing():
-                    return recall(self, means) or reference
-                remember(self, means, reference)
+                    return cached_reference(self, means) or reference
+                cache_reference(self, means, reference)
         return reference
 
     def _count_step(self, running: Running | None) -> None:

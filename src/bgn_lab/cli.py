@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DISTRIBUTION = "batch-group-norm"
-INFO = "versions, and which backend is at work"
 HELP = ("-h", "--help", "help")
 
 
@@ -56,15 +55,6 @@ COMMANDS = {
             "bgn tune --batch-size 4 --epochs 18 --seeds 3 --out runs/mine",
         ),
     ),
-    "completion": Command(
-        "bgn_lab.commands.completion:Completion",
-        "what the Tab key offers, as a script for a shell",
-        (
-            "bgn completion bash > ~/.local/share/bash-completion/completions/bgn",
-            "bgn completion zsh > ~/.bgn-completion.zsh  # source it in ~/.zshrc",
-            "bgn completion fish > ~/.config/fish/completions/bgn.fish",
-        ),
-    ),
     "data get": Command(
         "bgn_lab.commands.get:Get",
         "fetch a data set",
@@ -88,11 +78,23 @@ COMMANDS = {
             " --bandwidth-gb 12",
         ),
     ),
+    "info": Command(
+        "bgn_lab.commands.info:Info", "versions, and which backend is at work", ("bgn info",)
+    ),
+    "completion": Command(
+        "bgn_lab.commands.completion:Completion",
+        "a script that makes the Tab key complete commands and options",
+        (
+            "bgn completion bash > ~/.local/share/bash-completion/completions/bgn",
+            "bgn completion zsh > ~/.bgn-completion.zsh  # source it in ~/.zshrc",
+            "bgn completion fish > ~/.config/fish/completions/bgn.fish",
+        ),
+    ),
 }
 
 
 START = """\
-Compare normalizers on images that come with it, or on yours:
+Compare normalizers on images that come with the package, or on yours:
   bgn compare
   bgn compare --data photos --model resnet18 --image-size 128
 
@@ -113,12 +115,10 @@ def overview(start: str = "") -> str:
     """What ``bgn --help`` prints; or that of the commands that begin with a word."""
     shown = {name: own for name, own in COMMANDS.items() if not start or name.split()[0] == start}
     summaries = {name: own.summary for name, own in shown.items()}
-    if not start:
-        summaries |= {"info": INFO}
     width = max(map(len, summaries))
     indent = " " * (width + 8)
     lines = [
-        "The normalizers of the paper, compared. `bgn COMMAND --help` explains a command.",
+        "Compare the normalizers of the paper. `bgn COMMAND --help` explains a command.",
         "",
         "commands:",
         *(
@@ -152,11 +152,6 @@ def main(arguments: list[str] | None = None) -> int:
     if words[0] in starts and (not words[1:] or words[1] in HELP):
         print(overview(words[0]))
         return 0
-    if words == ["info"]:
-        import bgn
-
-        print(bgn.info())
-        return 0
     name = next((name for name in COMMANDS if words[: len(name.split())] == name.split()), None)
     if name is None:
         return _no_command(words, starts)
@@ -165,13 +160,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _no_command(words: list[str], starts: set[str]) -> int:
     typed = " ".join(word for word in words[:2] if not word.startswith("-"))
-    near = difflib.get_close_matches(typed, [*COMMANDS, "info"], n=1, cutoff=0.4)
+    near = difflib.get_close_matches(typed, COMMANDS, n=1, cutoff=0.4)
     hint = f"; did you mean `bgn {near[0]}`?" if near else ""
-    said = f"there is no command `bgn {typed}`{hint}"
+    message = f"there is no command `bgn {typed}`{hint}"
     if words[0].startswith("-"):
-        said = f"{words[0]} comes before a command; expected one first, as in `bgn compare`"
+        message = f"{words[0]} comes before a command; expected one first, as in `bgn compare`"
     listed = f"bgn {words[0]} --help" if words[0] in starts else "bgn --help"
-    print(f"error: {said}\n`{listed}` lists all commands.", file=sys.stderr)
+    print(f"error: {message}\n`{listed}` lists all commands.", file=sys.stderr)
     return 2
 
 
@@ -217,7 +212,7 @@ def _run(name: str, words: list[str]) -> int:
 
 def _parse(name: str, words: list[str]) -> Any:
     """The command with its options."""
-    from bgn_lab.commands import compare, parsing, run
+    from bgn_lab.commands import compare, options, parsing, run
 
     examples = "examples:\n" + "\n".join(f"  {example}" for example in COMMANDS[name].examples)
     first, _, experiment = name.partition(" ")
@@ -225,19 +220,25 @@ def _parse(name: str, words: list[str]) -> Any:
         return run.parse(experiment, words, examples)
     if first == "compare":
         return compare.parse(words, examples)
-    kind = options_of(name)
-    return parsing.parse(kind, name, words, f"{inspect.cleandoc(kind.__doc__ or '')}\n\n{examples}")
+    command = _command(name)
+    about = f"{inspect.cleandoc(command.__doc__ or '')}\n\n{examples}"
+    return options.made(command, parsing.parse(options.of(command, words), name, words, about))
 
 
 def options_of(name: str, words: Sequence[str] = ()) -> type:
     """The dataclass with the options of a command; some depend on other words of the line."""
-    from bgn_lab.commands import compare, run
+    from bgn_lab.commands import compare, options, run
 
     first, _, experiment = name.partition(" ")
     if first == "run":
         return run.options_of(experiment, list(words))
     if first == "compare":
         return compare.options_of(list(words))
+    return options.of(_command(name), list(words))
+
+
+def _command(name: str) -> type:
+    """The dataclass that is a command."""
     module, _, attribute = COMMANDS[name].place.partition(":")
     kind: type = getattr(importlib.import_module(module), attribute)
     return kind

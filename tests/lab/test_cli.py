@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -36,6 +37,8 @@ def test_overview_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         text = capsys.readouterr().out
         assert f"usage: bgn {name}" in text
         assert all(example[:60] in text for example in examples)
+        assert "STR" not in text
+        assert not {"(default: None)", "(default: )"} & set(re.findall(r"\(default: \w*\)", text))
 
 
 def test_bgn_alone_shows_what_people_want(capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,3 +184,11 @@ def test_bad_input(
     assert cli.main(["tune", "--out", str(tmp_path / "tune"), *words]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "tune").exists()
+
+
+def test_help_leaves_out_what_is_searched_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["tune", "--help"])
+    shown = set(re.findall(r"^\W*(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    assert not shown & {"--norm", "--groups", "--instances", "--renorm", "--center", "--seed"}
+    assert {"--norm-momentum", "--lr", "--seeds"} <= shown

@@ -197,7 +197,7 @@ def backward_frozen(
     eps: float,
     needs: tuple[bool, ...],
 ) -> Gradients:
-    """As ``backward``, with given statistics, which do not depend on x."""
+    """The same as ``backward``, with given statistics, which do not depend on x."""
     pieces, wide = pieces_of(plan), WIDE[x.dtype]
     mean, var = pieces.spread_groups(*(t.to(wide)[None] for t in given))
     var = var + eps

@@ -78,7 +78,7 @@ def normalize(
 
 
 class Normalize(torch.autograd.Function):
-    """As the definition, with moments and sums gathered by ``samples``."""
+    """The definition, with moments and sums gathered by ``samples``."""
 
     @staticmethod
     def forward(

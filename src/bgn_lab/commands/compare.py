@@ -39,8 +39,9 @@ COMPARED = ("norm", *partners.OPTIONS, "groups", "instances", "batch_size", "see
 class Compare:
     """Train a network with each normalizer at each batch size and compare the accuracies.
 
-    All options of `bgn run EXPERIMENT` hold for every run. Runs go side by side, one per core.
-    Ctrl-C keeps what is done; run the same command to resume. Nothing is tuned on test images.
+    All options of `bgn run EXPERIMENT` hold for every run. Runs are made side by side, one per
+    core. Ctrl-C keeps what is done; run the same command to resume. Nothing is tuned on test
+    images.
     """
 
     experiment: Experiment
@@ -171,9 +172,7 @@ def parse(words: list[str], description: str = "") -> Compare:
     grid = experiment.grid(options.value_of("preset", words) or PRESET)
     default = experiment.preset(grid.preset).recipe
     about = f"{inspect.cleandoc(Compare.__doc__ or '')}\n\n{description}"
-    parsed: Any = parsing.parse(
-        options_of(words), "compare", words, about, tyro.conf.OmitArgPrefixes
-    )
+    parsed: Any = parsing.parse(options_of(words), "compare", words, about)
     usual = {f.name: getattr(default, f.name) for f in fields(default) if f.init}
     values = usual | options.values(parsed)
     if values["data"] != default.data or values["root"] != default.root:

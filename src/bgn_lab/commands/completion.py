@@ -55,7 +55,7 @@ def commands() -> dict[str, Words]:
         options = parsing.options(cli.options_of(name))
         named = tuple(_named(option, name) for option in options)
         found[name] = Words(own.summary, named, POSITIONAL.get(name, ()))
-    return found | {"info": Words(cli.INFO, ())}
+    return found
 
 
 POSITIONAL = {"data get": ("cifar10",), "completion": tuple(SHELLS)}

@@ -26,7 +26,7 @@ NAMES = ("cifar10",)
 class Get:
     """Fetch a data set, check it by its hash, and read it once.
 
-    An interrupted download is continued by the same command.
+    The same command continues an interrupted download.
     """
 
     name: tyro.conf.Positional[str]
@@ -34,7 +34,8 @@ class Get:
     root: Path | None = None
     """folder to put it into; by default bgn/cifar10 in the user's cache folder, or in $BGN_HOME"""
     file: Path | None = None
-    """an archive that you have already, copied instead of a download (CIFAR-10's binary version)"""
+    """an archive that you have already, to be copied in place of a download (CIFAR-10's binary
+    version)"""
 
     def __call__(self, console: Console) -> int:
         """Fetch."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from dataclasses import field, fields, make_dataclass
+from dataclasses import MISSING, field, fields, make_dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
 from bgn_lab.recipe import Part, Recipe
 
 # None is a default that help explains in words, not a value to type
-STYLE = (tyro.conf.DisallowNone,)
+STYLE = (tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes)
 LEADING = ("data", "model", "normalizer", "training", "optimizer", "worker")
 LAST = "runtime"
 
@@ -50,6 +50,41 @@ def groups(default: Recipe, without: tuple[str, ...] = ()) -> list[tuple[str, An
             nested.__doc__ = ""
             made.append((name, nested, field(default_factory=nested)))
     return made
+
+
+def of(command: type, words: list[str]) -> type:
+    """A dataclass with the options of a command, which is a dataclass itself.
+
+    A recipe among its fields becomes groups of options, but those that the field's metadata list as
+    ``refused``: they are there only if the words name them, for the command to say why.
+    """
+    hints, help = get_type_hints(command, include_extras=True), help_of(command)
+    first: list[tuple[str, Any, Any]] = []
+    last: list[tuple[str, Any, Any]] = []
+    for own in fields(command):
+        if own.default_factory is not MISSING:
+            refused = own.metadata.get("refused", ())
+            absent = tuple(name for name in refused if not is_given(name, words))
+            last += groups(own.default_factory(), (*own.metadata.get("without", ()), *absent))
+            continue
+        hint = "" if own.default in (None, MISSING) else None
+        marks = get_args(hints[own.name])
+        called = own.name.upper() if tyro.conf.Positional in marks else None  # as errors do
+        argument = tyro.conf.arg(metavar=called, help=help.get(own.name), help_behavior_hint=hint)
+        option: Any = Annotated[hints[own.name], argument]
+        first.append((own.name, option, field(default=own.default)))
+    return make_dataclass("Options", [*first, *last], frozen=True)
+
+
+def made(command: type, parsed: Any) -> Any:
+    """A command from what was parsed by its options, those of :func:`of`."""
+    found = {
+        own.name: getattr(parsed, own.name)
+        if own.default_factory is MISSING
+        else replace(own.default_factory(), **values(parsed))
+        for own in fields(command)
+    }
+    return command(**found)
 
 
 def value_of(option: str, words: list[str]) -> str | None:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import tyro
 from tyro.conf import Positional, Suppress
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from bgn_lab.commands.options import STYLE, help_of
 
@@ -58,6 +59,23 @@ EXPECTED: Mapping[str, Callable[[Option], str]] = {
 }
 
 
+REGISTRY = ConstructorRegistry()
+
+
+@REGISTRY.primitive_rule
+def _word(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[str] | None:
+    """What help calls a word: a NAME, where tyro has STR."""
+    if info.type is not str:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="NAME",
+        instance_from_str=lambda words: words[0],
+        is_instance=lambda found: isinstance(found, str),
+        str_from_instance=lambda word: [word],
+    )
+
+
 def options(kind: type) -> list[Option]:
     """The options of a dataclass, with those of dataclasses in it."""
     return list(_options(kind))
@@ -77,18 +95,22 @@ def _options(kind: type) -> Iterator[Option]:
         if is_dataclass(hint):
             yield from _options(hint)  # type: ignore[arg-type]
             continue
-        told = [mark.help for mark in marks if getattr(mark, "help", None)]
-        yield _option(own.name, hint, told[0] if told else docs.get(own.name, ""))
+        yield _option(own.name, hint, _help(marks, docs.get(own.name, "")))
 
 
 def positionals(kind: type) -> dict[str, str]:
     """Names and help of what has no option before it."""
-    hints = get_type_hints(kind, include_extras=True)
+    hints, docs = get_type_hints(kind, include_extras=True), _docs(kind)
     return {
-        own.name: _docs(kind).get(own.name, "")
+        own.name: _help(get_args(hints[own.name]), docs.get(own.name, ""))
         for own in fields(kind)
         if get_origin(hints[own.name]) is Annotated and Positional in get_args(hints[own.name])
     }
+
+
+def _help(marks: Sequence[Any], otherwise: str) -> str:
+    """The help that the marks of an option have, the last one if several do."""
+    return next((mark.help for mark in reversed(marks) if getattr(mark, "help", None)), otherwise)
 
 
 def _docs(kind: type) -> dict[str, str]:
@@ -113,7 +135,7 @@ def _option(name: str, hint: Any, help: str) -> Option:
     return Option((f"--{dashed}",), name, values, takes, kind, help)
 
 
-def parse(kind: type, name: str, words: Sequence[str], description: str, *markers: Any) -> Any:
+def parse(kind: type, name: str, words: Sequence[str], description: str) -> Any:
     """An object of a dataclass; a ValueError names the option that is wrong.
 
     Args:
@@ -121,7 +143,6 @@ def parse(kind: type, name: str, words: Sequence[str], description: str, *marker
         name: of the command.
         words: options and their values.
         description: for its help.
-        markers: of tyro, for the names of options.
     """
     errors, printed = io.StringIO(), _Held()
     try:
@@ -129,7 +150,7 @@ def parse(kind: type, name: str, words: Sequence[str], description: str, *marker
             found: Any
             found, unknown = tyro.cli(
                 kind, prog=f"bgn {name}", args=list(words), description=DESCRIPTION,
-                config=(*STYLE, *markers), return_unknown_args=True,
+                config=STYLE, return_unknown_args=True, registry=REGISTRY,
             )  # fmt: skip
     except SystemExit as exit:
         if exit.code:

@@ -41,20 +41,20 @@ def _shown(default: str) -> Any:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a grid of training runs would take: steps, hours, traffic, decoding cores, cost.
+    """Count what a grid of training runs would take: steps, hours, traffic, decoding cores, cost.
 
-    Without options: the paper's ImageNet runs, ResNet-50 with 7 normalizers at 7 batch sizes and
-    BGN with 10 G at two of them, on 8 devices like this machine, whose step times are measured in
-    about a minute. With --norms, --batch-sizes or --groups, a grid of your own instead; all other
-    options change either grid.
+    Without options it counts the paper's ImageNet runs: ResNet-50 with 7 normalizers at 7 batch
+    sizes and BGN with 10 G at two of them, on 8 devices like this machine, whose step times it
+    measures in about a minute. With --norms, --batch-sizes or --groups it counts a grid of your
+    own; all other options change either grid.
     """
 
     norms: Annotated[tuple[str, ...], _shown("all")] = ()
     """normalizers of a grid of your own: bn in ln gn pn gbgn bgn, without partners such as +ws"""
     batch_sizes: Annotated[tuple[int, ...], _shown("the paper's seven")] = ()
-    """its batch sizes: images that a worker normalizes together"""
+    """batch sizes of a grid of your own: images that a worker normalizes together"""
     groups: Annotated[tuple[str, ...], _shown("paper")] = ()
-    """its G of BGN: numbers, or paper for the paper's G of each batch size"""
+    """G of BGN in a grid of your own: numbers, or paper for the paper's G of each batch size"""
     seeds: int = 1
     """runs of each kind"""
     model: str = paper.MODEL
@@ -62,7 +62,7 @@ class Plan:
     width: int | None = None
     """channels of the first stage; by default 16 for small images, 64 for large ones"""
     stride: int | None = None
-    """of the first convolution; by default 1 for small images, 2 for large ones"""
+    """stride of the first convolution; by default 1 for small images, 2 for large ones"""
     image_size: int = paper.IMAGE_SIZE
     """pixels of a side"""
     classes: int = paper.CLASSES
@@ -70,9 +70,9 @@ class Plan:
     images: int = paper.TRAINING_IMAGES
     """training images, without those held out for validation"""
     validation_images: int = 0
-    """evaluated after every epoch"""
+    """validation images, which are evaluated after every epoch"""
     test_images: int = paper.TEST_IMAGES
-    """evaluated after each of the last --median-of epochs"""
+    """test images, which are evaluated after each of the last --median-of epochs"""
     epochs: int = paper.EPOCHS
     """passes over the training images"""
     median_of: int | None = None
@@ -81,7 +81,10 @@ class Plan:
     """W, workers in all: each normalizes batches of its own, gradients are averaged"""
     lr: float = PAPER_LR
     """learning rate at 32 images a step over all workers, scaled in proportion (0.1 at 256)"""
-    device: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(help=DEVICE)] = ()
+    device: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        tyro.conf.arg(metavar="NAME:KEY=VALUE,...", help=DEVICE),
+    ] = ()
     devices: int | None = None
     """P, devices of a run; each runs W / P workers in turn; by default as many as workers"""
     steps: Annotated[tuple[Path, ...], _shown("none")] = ()
@@ -89,7 +92,7 @@ class Plan:
     measure: bool = False
     """measure this machine too, where --device or --steps is given"""
     seconds: float = 50.0
-    """for measuring, about"""
+    """seconds that measuring takes, about"""
     on: str = "auto"
     """where to measure: cpu, cuda, cuda:1, mps; auto is cuda where there is one, else cpu"""
     amp: bool = False
@@ -97,7 +100,7 @@ class Plan:
     channels_last: bool = False
     """measure in channels_last memory format"""
     price: float | None = None
-    """an hour of one device as measured, here or in the files of --steps"""
+    """price of an hour of one device that was measured, here or in the files of --steps"""
     save: Path | None = None
     """file for the measured step times, for --steps elsewhere"""
     sync: bool = False

@@ -18,10 +18,13 @@ from bgn_lab.system.printable import printable
 
 @dataclass(frozen=True)
 class Report:
-    """Tables, pictures and a page from the runs in and below some folders, with the paper's."""
+    """Make tables, pictures and a page from all runs in and below some folders.
+
+    The paper's tables stand beside them.
+    """
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
-    """folders of runs, or folders that hold such"""
+    """folders of runs, or folders with folders of runs in them"""
     out: Path = Path("results/report")
     """folder for results.json, table.md, pictures, report.html; overwrites only earlier reports"""
 

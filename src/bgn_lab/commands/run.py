@@ -140,7 +140,7 @@ def parse(name: str, words: list[str], description: str) -> Run | Searches:
     choice = experiment.choices.get(preset or "")
     kind = options_of(name, words)
     about = f"{experiment.recipe.__doc__}\n\n{description}"
-    parsed: Any = parsing.parse(kind, f"run {name}", words, about, tyro.conf.OmitArgPrefixes)
+    parsed: Any = parsing.parse(kind, f"run {name}", words, about)
     recipe = experiment.recipe(**options.values(parsed))
     if choice is not None:
         checks.positive_int("searches", parsed.searches)

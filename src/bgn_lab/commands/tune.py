@@ -41,6 +41,7 @@ CANDIDATES: tuple[dict[str, Any], ...] = (
     {"norm": "bn+renorm"}, {"norm": "bgn+renorm", "instances": ENOUGH},
 )  # fmt: skip
 FACTORS = (0.3, 1.0, 3.0)  # of the learning rate
+SEARCHED = ("norm", "groups", "instances", *partners.OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,11 @@ class Tune:
     """
 
     recipe: Annotated[ClassificationRecipe, tyro.conf.arg(name="")] = field(
-        default_factory=lambda: ClassificationRecipe(batch_size=2, epochs=9, validation=0.2)
+        default_factory=lambda: ClassificationRecipe(batch_size=2, epochs=9, validation=0.2),
+        metadata={"without": ("seed",), "refused": SEARCHED},
     )
     seeds: int = 2
-    """of the last round"""
+    """seeds of each candidate in the last round"""
     jobs: int | None = None
     """runs side by side; by default one per core on the CPU, one on other devices"""
     out: Path = Path("runs/tune")
@@ -94,7 +96,7 @@ class Tune:
     def _check(self, console: Console) -> tuple[list[ClassificationRecipe], Data]:
         """Refuse what would fail after minutes; the candidates that differ, and the data."""
         checks.positive_int("seeds", self.seeds)
-        for name in ("norm", "groups", "instances", *partners.OPTIONS):
+        for name in SEARCHED:
             if getattr(self.recipe, name) != getattr(ClassificationRecipe(), name):
                 raise ValueError(
                     f"{name}={getattr(self.recipe, name)!r} is what is searched for; "

@@ -88,7 +88,7 @@ class MobileNetV2(nn.Module):
 
 
 def mobilenet_v2(norm: Norm, classes: int, channels: int = 3) -> MobileNetV2:
-    """In its original width.
+    """MobileNetV2 in its original width.
 
     >>> from torch.nn import BatchNorm2d
     >>> sum(p.numel() for p in mobilenet_v2(BatchNorm2d, 1000).parameters())

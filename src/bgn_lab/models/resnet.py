@@ -113,7 +113,7 @@ class ResNet(nn.Module):
         return y
 
     def trunk(self, x: Tensor) -> Tensor:
-        """From there to the features (N, K)."""
+        """The stages from there to the features (N, K)."""
         for i in range(1, self.stages):
             x = getattr(self, f"layer{i + 1}")(x)
         return torch.flatten(self.avgpool(x), 1)

@@ -66,7 +66,7 @@ class WideResNet(nn.Module):
 def wide_resnet(
     name: str, norm: Norm, classes: int, channels: int = 3, stride: int = 1
 ) -> WideResNet:
-    """By name, wrn-DEPTH-WIDTH.
+    """A wide residual network by its name, wrn-DEPTH-WIDTH.
 
     >>> from torch.nn import BatchNorm2d
     >>> sum(p.numel() for p in wide_resnet("wrn-10-2", BatchNorm2d, 10).parameters())

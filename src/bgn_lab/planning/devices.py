@@ -36,7 +36,7 @@ class Device:
     about: str = "given"
 
     def ratio(self, norm: str) -> float:
-        """To BN; 1 where nobody measured it."""
+        """Ratio of a normalizer to BN; 1 where nobody measured it."""
         return self.ratios.get(norm, 1.0)
 
     def step(self, b: int, norm: str = BASELINE) -> float:
@@ -153,5 +153,5 @@ def _positive(spec: str, key: str, text: str) -> float:
 
 
 def priced(device: Device, price: float | None) -> Device:
-    """With another price, if there is one."""
+    """The same device class with another price, if there is one."""
     return device if price is None else replace(device, price=price)

@@ -42,7 +42,7 @@ class Machine:
     channels_last: bool = False
 
     def about(self) -> str:
-        """In words."""
+        """The machine in words."""
         kind = torch.device(self.on).type
         what = (
             torch.cuda.get_device_name(self.on)

@@ -87,7 +87,7 @@ def shown_norm(runs: Iterable[Run]) -> str:
 
 
 def times(device: Device, setting: Setting, costs: Sequence[Cost]) -> Table:
-    """By batch size: steps, and what a run takes."""
+    """A table by batch size: steps, and what a run takes."""
     norm = shown_norm(one.run for one in costs)
     grouped = any(one.run.G is not None for one in costs)
     priced = device.price is not None
@@ -126,7 +126,7 @@ def times(device: Device, setting: Setting, costs: Sequence[Cost]) -> Table:
 
 
 def images(device: Device, setting: Setting, costs: Sequence[Cost], decode_rate: float) -> Table:
-    """By batch size: the images that have to come."""
+    """A table by batch size: the images that have to come."""
     norm = shown_norm(one.run for one in costs)
     made = _table(
         f"Images for {device.name}",
@@ -181,7 +181,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def sums(device: Device, setting: Setting, grid: Grid, costs: Sequence[Cost]) -> Table:
-    """By normalizer, by part of the grid, in all."""
+    """A table by normalizer, by part of the grid, and in all."""
     priced = device.price is not None
     header = [
         "step\nto BN's",
@@ -244,15 +244,15 @@ def summary(device: Device, setting: Setting, costs: Sequence[Cost]) -> str:
 def origin(device: Device, costs: Sequence[Cost]) -> str:
     """Where the times of a device class come from."""
     line = f"t(b) = {number(1e3 * device.overhead)} ms + b / ({number(device.rate)} images/s)"
-    said = [f"{device.name} ({device.about})."]
+    sentences = [f"{device.name} ({device.about})."]
     if device.seconds:
-        said.append(f"Step times are known at {', '.join(map(str, device.seconds))} images.")
+        sentences.append(f"Step times are known at {', '.join(map(str, device.seconds))} images.")
         if not total(costs).exact:
-            said.append(
+            sentences.append(
                 f"{GUESS}: not known at this size, taken from the line fitted to those, {line}."
             )
     else:
-        said.append(f"A worker's step: {line}.")
+        sentences.append(f"A worker's step: {line}.")
     norms = {one.run.norm for one in costs} - {BASELINE}
     unknown = [
         paper.NORMALIZERS[norm]
@@ -260,16 +260,18 @@ def origin(device: Device, costs: Sequence[Cost]) -> str:
         if norm in norms and norm not in device.ratios
     ]
     if device.ratios and device.ratios_at:
-        said.append(
+        sentences.append(
             f"Other normalizers: their ratio to BN at {device.ratios_at} images, "
             "for all batch sizes."
         )
     if unknown:
-        said.append(f"?: taken to be as fast as BN for want of a figure ({', '.join(unknown)}).")
+        sentences.append(
+            f"?: taken to be as fast as BN for want of a figure ({', '.join(unknown)})."
+        )
     rate = device.test_rate or TRAINING_TO_TEST * device.rate
     how = "" if device.test_rate else ", assumed: a third of the time of training"
-    said.append(f"Tests at {number(rate)} images/s{how}.")
-    return " ".join(said)
+    sentences.append(f"Tests at {number(rate)} images/s{how}.")
+    return " ".join(sentences)
 
 
 def notes(setting: Setting, decode_rate: float, measured: bool) -> list[str]:
@@ -281,14 +283,14 @@ def notes(setting: Setting, decode_rate: float, measured: bool) -> list[str]:
         else ""
     )
     last = "the last epoch" if setting.median_of == 1 else f"each of the last {setting.median_of}"
-    said = [
+    sentences = [
         f"Counted: {setting.epochs} epochs of {setting.images:,} images, {validation}tests on "
         f"{setting.test_images:,} after {last}; {net.model}, {net.parameters():,} parameters, "
         f"{net.image_size} pixels; {count(W, 'worker')} on {count(P, 'device')}"
         + (f", {W // P} on each, one after the other." if W > P else ".")
     ]
     if P == 1:
-        said.append("Traffic: none on one device.")
+        sentences.append("Traffic: none on one device.")
     else:
         layers = len(net.synchronized(Run(BASELINE, None, 2)))
         how = "counted in the step" if setting.sync else "what --sync would add"
@@ -298,18 +300,18 @@ def notes(setting: Setting, decode_rate: float, measured: bool) -> list[str]:
             if setting.link.known
             else "No time is counted for it: give --latency-us and --bandwidth-gb."
         )
-        said.append(
+        sentences.append(
             "Traffic: MB that a device sends in a step. Gradients go in "
             f"{setting.gradients().collectives} collectives; statistics ({how}; with the largest "
             f"of BGN's G) in {setting.turns * 2 * layers} more, two a layer. {times}"
         )
     where = "measured with JPEGs of 500x375" if measured else "as given"
-    said.append(
+    sentences.append(
         f"Decoding: {number(decode_rate)} images/s a core ({where}); "
         "a run waits if images come more slowly."
     )
-    said.append(
+    sentences.append(
         "Left out: start-up, checkpoints, waiting for images, failures and runs that are repeated; "
         "whether a batch fits memory."
     )
-    return said
+    return sentences

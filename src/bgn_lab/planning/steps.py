@@ -51,9 +51,9 @@ def load(path: Path, network: Network) -> Device:
             f"steps={path} is damaged ({error}); expected a file of `bgn plan --save`"
         ) from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        said = found.get("format") if isinstance(found, dict) else None
+        written = found.get("format") if isinstance(found, dict) else None
         raise ValueError(
-            f"steps={path} has format={said!r}; expected {FORMAT!r}, from `bgn plan --save`"
+            f"steps={path} has format={written!r}; expected {FORMAT!r}, from `bgn plan --save`"
         )
     try:
         theirs = Network(**found["network"])

@@ -19,7 +19,7 @@ GROUPED = ("gn", "gbgn", "bgn")
 
 @dataclass(frozen=True)
 class NormOptions(Part):
-    """Which normalizer, and its settings."""
+    """Options of the normalizer."""
 
     group: ClassVar[str] = "normalizer"
 

@@ -18,7 +18,7 @@ Schedule = Literal["cosine", "steps", "constant"]
 
 @dataclass(frozen=True)
 class FolderOptions(Recipe):
-    """How images of folders are read."""
+    """Options of reading images of folders."""
 
     group: ClassVar[str] = "data"
 
@@ -36,7 +36,7 @@ class FolderOptions(Recipe):
 
 @dataclass(frozen=True)
 class DecodingOptions(FolderOptions):
-    """How images of folders are decoded while training goes on."""
+    """Options of decoding images of folders while training goes on."""
 
     group: ClassVar[str] = "data"
 
@@ -69,7 +69,7 @@ class ValidationOptions(Recipe):
 
 @dataclass(frozen=True)
 class MedianOptions(Recipe):
-    """Which epochs count."""
+    """Options of which epochs count."""
 
     group: ClassVar[str] = "training"
 
@@ -146,7 +146,7 @@ class SGDOptions(MomentumOptions):
 
 @dataclass(frozen=True)
 class ScheduleOptions(Recipe):
-    """How the learning rate changes."""
+    """Options of how the learning rate changes."""
 
     group: ClassVar[str] = "optimizer"
     schedules: ClassVar[tuple[str, ...]] = get_args(Schedule)

@@ -20,7 +20,7 @@ PATHS = ("folder", "arrays")
 
 @dataclass(frozen=True)
 class DataOptions(Part):
-    """Which images are trained on."""
+    """Options of the images that are trained on."""
 
     group: ClassVar[str] = "data"
     known: ClassVar[tuple[str, ...]] = DATA
@@ -61,7 +61,7 @@ class DataOptions(Part):
 
 @dataclass(frozen=True)
 class ModelOptions(Part):
-    """Which network."""
+    """Options of the network."""
 
     group: ClassVar[str] = "model"
 
@@ -71,7 +71,7 @@ class ModelOptions(Part):
 
 @dataclass(frozen=True)
 class OptimizerOptions(Part):
-    """What all optimizers have."""
+    """Options of every optimizer."""
 
     group: ClassVar[str] = "optimizer"
 
@@ -88,12 +88,12 @@ class OptimizerOptions(Part):
 
 @dataclass(frozen=True)
 class RuntimeOptions(Part):
-    """On what the run computes, and what it writes."""
+    """Options of the device, and of what the run writes."""
 
     group: ClassVar[str] = "runtime"
 
     seed: int = 0
-    """of the weights, the order of the images and the augmentation"""
+    """seed of the weights, the order of the images and the augmentation"""
     device: str = "auto"
     """cpu, cuda, cuda:1, mps; auto is cuda where there is one, else cpu"""
     channels_last: bool = False

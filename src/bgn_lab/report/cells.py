@@ -29,7 +29,7 @@ class Spread:
     count: int
 
     def text(self, sign: bool = False, space: str = " ") -> str:
-        """As in a table.
+        """The cell as text of a table.
 
         >>> Spread(71.25, 0.5, 2).text(), Spread(3.0, None, 1).text(sign=True)
         ('71.2 ± 0.5', '+3.0')

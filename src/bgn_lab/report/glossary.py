@@ -8,21 +8,21 @@ from collections.abc import Sequence
 from bgn_lab.report.styles import base
 
 NORMALIZERS = {
-    "BN": "batch normalization: a mean and a variance per channel, over the whole batch",
-    "IN": "instance normalization: per channel of each image",
-    "LN": "layer normalization: one for each image",
-    "GN": "group normalization: per group of channels of each image",
-    "PN": "positional normalization: per position of each image, across channels",
-    "GBGN": "general batch group normalization: per group of channels, over the whole batch",
-    "BGN": "batch group normalization: per group of all features, over the whole batch",
+    "BN": "batch normalization: a mean and a variance for each channel, over the whole batch",
+    "IN": "instance normalization: for each channel of each image",
+    "LN": "layer normalization: for each image",
+    "GN": "group normalization: for each group of channels of each image",
+    "PN": "positional normalization: for each position of each image, across channels",
+    "GBGN": "general batch group normalization: for each group of channels, over the whole batch",
+    "BGN": "batch group normalization: for each of G slices of C, H, W, over the whole batch",
 }
 PARTNERS = {
     "WS": "standardized weights of the convolutions before the normalizer",
     "renorm": "batch renormalization: batches are corrected towards the running statistics",
-    "centered": "a mean per channel, a variance per group",
+    "centered": "a mean for each channel, a variance for each group",
 }
 GROUPS = {
-    r"paper's G": "number of groups as in the paper: it falls with the batch size, to 1 at 2",
+    r"paper's G": "number of groups as in the paper: on ImageNet 1 at 2 images, up to 512 at 128",
     r"G = \d+": "number of groups, the same in every layer",
     r"\d+\+ values": "as many groups of whole channels as leave so many values per statistic",
 }

@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """By place, then by measure."""
+        """The columns by place, then by measure."""
         return tuple(dict.fromkeys(column for _, column in self.cells))
 
     @property
@@ -105,7 +105,7 @@ class Comparison:
         return sorted({run.recipe.seed for run in self.runs})
 
     def title(self) -> str:
-        """What was run."""
+        """A title: what was run."""
         s = self.setting
         wide = "" if s.width is None else f" ({s.width} channels at first)"
         workers = "" if s.simulate_workers == 1 else f", {s.simulate_workers} workers"
@@ -163,14 +163,14 @@ class Comparison:
         several = any(cell.gap.count > 1 for cell in found if cell.gap)
         marked = any(cell.standing for cell in found)
         if self.by_episode:
-            half = " ± half of its 95 % interval over the episodes"
+            half = " ± half of their 95 % interval over the episodes"
             which = "if their interval over the seeds excludes zero" if marked else ""
         else:
-            half = " ± half of its 95 % interval (Student's t)" if several else ""
+            half = " ± half of their 95 % interval (Student's t)" if several else ""
             which = "if their interval excludes zero" if marked else ""
         pairs = "episode by episode" if self.by_episode else "seed by seed"
-        shown = f" Differences are marked {which}." if which else ""
-        return f"Then the difference to {BASELINE}, {pairs},{half}.{shown}".replace(",.", ".")
+        shown = f" They are marked {which}." if which else ""
+        return f"Differences are to {BASELINE}, {pairs},{half}.{shown}".replace(",.", ".")
 
     def caveats(self) -> str:
         """What a reader needs in order to judge it."""

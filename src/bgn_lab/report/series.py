@@ -15,6 +15,7 @@ from bgn_lab.report.grid import Comparison
 from bgn_lab.report.styles import Style, styles
 
 CROSS = Style("bad", "cross")
+LINE, MARK = 48, 32  # widths of samples: dashes show on both sides of the mark
 Wrap = Callable[[str, str], str]
 
 
@@ -58,16 +59,18 @@ def key(found: Comparison) -> list[Entry]:
     """One entry for each row."""
     entries = []
     for number, (label, style) in enumerate(rows(found).items()):
-        line = svg.polyline([(2.0, 8.0), (30.0, 8.0)], **dashes(style))
+        line = svg.polyline([(2.0, 8.0), (LINE - 2.0, 8.0)], **dashes(style))
         entries.append(Entry(number, label, sample(style, line)))
     return entries
 
 
 def sample(style: Style, line: str = "") -> str:
     """The mark of a style, perhaps on its line."""
+    width = LINE if line else MARK
     return svg.tag(
-        "svg", line + svg.mark(style.shape, 16.0, 8.0, hollow=style.hollow),
-        viewBox="0 0 32 16", class_="sample", style=color(style), aria_hidden="true",
+        "svg", line + svg.mark(style.shape, width / 2, 8.0, hollow=style.hollow),
+        viewBox=f"0 0 {width} 16", width=width, height=16,
+        class_="sample", style=color(style), aria_hidden="true",
     )  # fmt: skip
 
 

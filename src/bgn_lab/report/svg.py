@@ -80,10 +80,12 @@ CROSS = f"M-{_R} -{_R}L{_R} {_R}M-{_R} {_R}L{_R} -{_R}"
 
 def mark(shape: str, x: float, y: float, title: str = "", hollow: bool = False) -> str:
     """A mark at a point, with a text that shows when the pointer rests on it."""
-    said = tag("title", html.escape(title, quote=False)) if title else ""
+    tooltip = tag("title", html.escape(title, quote=False)) if title else ""
     kind = "cross" if shape == "cross" else "mark hollow" if hollow else "mark"
     path = CROSS if shape == "cross" else MARKS[shape]
-    return tag("path", said, d=path, class_=kind, transform=f"translate({number(x)} {number(y)})")
+    return tag(
+        "path", tooltip, d=path, class_=kind, transform=f"translate({number(x)} {number(y)})"
+    )
 
 
 def bar(x: float, low: float, high: float) -> str:

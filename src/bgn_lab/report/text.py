@@ -22,7 +22,7 @@ TITLE = "Normalizers compared"
 MARK = "Written by bgn report, which overwrites it."
 BECAME = "What each row is in this network"
 BECAME_NOTE = (
-    "What it acts as in all layers, the number of groups G and the values that share a statistic."
+    "Cells say what a row acts as, its numbers of groups G, and how many values share a statistic."
 )
 BESIDE = "Measured beside the paper"
 LEFT_OUT = "Left out because they cannot be read"
@@ -144,9 +144,10 @@ def beside(found: Comparison) -> tuple[list[str], list[list[str]]]:
 
 def beside_note(found: Comparison) -> str:
     """What the numbers after the stroke are."""
-    numbers = " and ".join(str(table.number) for table in found.experiment.paper_tables)
-    title = found.experiment.paper_tables[0].title
-    return f"After the stroke: the paper's table {numbers} ({title}), not measured here."
+    tables = found.experiment.paper_tables
+    numbers = " and ".join(str(table.number) for table in tables)
+    which = f"{'table' if len(tables) == 1 else 'tables'} {numbers} ({tables[0].title})"
+    return f"The second number is that of the paper's {which}; it was not measured here."
 
 
 def printed(source: paper.Table) -> tuple[list[str], list[list[str]]]:

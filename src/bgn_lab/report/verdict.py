@@ -180,7 +180,9 @@ def _not_converged(cells: Mapping[str, Cell]) -> list[str]:
 
 
 def _named(label: str, gaps: Mapping[str, Spread]) -> str:
-    return f"{spoken(label)} ({gaps[label].text(sign=True)})"
+    name, _, rest = label.partition(", ")
+    difference = gaps[label].text(sign=True)
+    return f"{name} ({rest}, {difference})" if rest else f"{name} ({difference})"
 
 
 def _names(labels: Sequence[str]) -> str:

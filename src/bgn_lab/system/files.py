@@ -72,7 +72,7 @@ def is_draft(path: Path, *names: str) -> bool:
 
 
 def remove_drafts(folder: Path) -> None:
-    """What killed processes left; nobody may be writing there meanwhile."""
+    """Remove what killed processes left; nobody may be writing there meanwhile."""
     for path in folder.iterdir():
         if is_draft(path):
             path.unlink()
@@ -102,7 +102,7 @@ def unlock(handle: int | None) -> None:
 
 
 def forget_locks() -> None:
-    """In a forked process: the locks are its parent's, and shall end with that."""
+    """Forget the locks in a forked process: they are its parent's, and shall end with that."""
     while _held:
         os.close(_held.pop())
 

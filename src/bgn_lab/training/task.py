@@ -54,7 +54,7 @@ class Task:
         return data_sets.load(recipe)
 
     def network(self) -> nn.Module:
-        """With weights drawn from torch's generator."""
+        """The network, with weights drawn from torch's generator."""
         raise NotImplementedError
 
     def initial_network(self) -> nn.Module:
@@ -78,7 +78,7 @@ class Task:
         return [Layer(r.layer, tuple(r.shape), r.G, r.instances, r.acts_as) for r in found]
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """For all parameters."""
+        """The optimizer of all parameters."""
         recipe = self.recipe
         assert isinstance(recipe, MomentumOptions)
         return torch.optim.SGD(
@@ -111,7 +111,7 @@ class Task:
         return False
 
     def images(self) -> int:
-        """That an epoch of training sees, as planned."""
+        """Number of images that an epoch of training sees, as planned."""
         return len(self.data.train)
 
     def steps(self) -> int:
@@ -120,7 +120,7 @@ class Task:
         return self.images() // recipe.batch_size // recipe.batches * recipe.epochs
 
     def batches(self, epoch: int, numbers: Sequence[int]) -> Iterator[Batch]:
-        """Those of an epoch that are wanted, as bytes."""
+        """The wanted batches of an epoch, as bytes."""
         return self.data.train.training(self.recipe.batch_size, self.recipe.seed, epoch, numbers)
 
     def example(self, model: nn.Module, batch: Batch) -> Batch:  # noqa: ARG002
@@ -204,7 +204,7 @@ class Task:
         images = {"validation": "validation", "train": "training"}[self.judged]
         return (
             f"{accuracy:.2%} of the {images} images right, guessing reaches {self.guessing():.2%}"
-            f" and, by luck, {self.floor():.2%}"
+            f", by chance up to {self.floor():.2%}"
         )
 
     def summary(self, history: list[Metrics]) -> Summary:
@@ -233,10 +233,10 @@ class Task:
         """One line on a run that converged."""
         if result.test_accuracy is None:
             return f"{self.judged} accuracy {result.measure(f'{self.judged}_accuracy'):.2%}"
-        said = f"test accuracy {result.test_accuracy:.2%} on {result.images.test} images"
+        line = f"test accuracy {result.test_accuracy:.2%} on {result.images.test} images"
         if result.shard_images is not None:
-            said += f" ({result.shard_accuracy:.2%} on the first worker's {result.shard_images})"
-        return said
+            line += f" ({result.shard_accuracy:.2%} on the first worker's {result.shard_images})"
+        return line
 
     def check(self) -> None:
         """Refuse what would fail after minutes."""

@@ -295,7 +295,7 @@ class FirstWorker:
         self.begun: list[Tensor] = []
 
     def before(self, number: int) -> None:
-        """To be called before each pass."""
+        """Called before each pass."""
         if not self.read:
             return
         if number % self.passes == 0:
@@ -306,7 +306,7 @@ class FirstWorker:
             _copy(self.begun, self.read)
 
     def after(self, number: int) -> None:
-        """To be called after each pass."""
+        """Called after each pass."""
         if number % self.passes == 0:
             self.kept = [buffer.clone() for buffer in self.buffers]
         elif (number + 1) % self.passes == 0:

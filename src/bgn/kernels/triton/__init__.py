@@ -61,7 +61,7 @@ def why_not() -> str:
     if _failure:
         return _failure
     if importlib.util.find_spec("triton") is None:
-        return "triton is not installed (pip install batch-group-norm[gpu])"
+        return "triton is not installed (pip install 'batch-group-norm[gpu]')"
     return "" if available() else "this torch has no GPU"
 
 

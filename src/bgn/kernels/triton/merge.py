@@ -156,7 +156,7 @@ def move(running, batch, momentum, g, C, G, entries, inside, PER_CHANNEL: tl.con
 
 @triton.jit
 def clip(value, least, most):
-    """As torch.clamp: NaN stays."""
+    """Clamp like torch.clamp: NaN stays."""
     value = tl.where(value < least, least, value)
     return tl.where(value > most, most, value)
 

@@ -28,7 +28,7 @@ _OFFICE = ("data", "weights")
 
 
 def paper_value(recipe: AdaptationRecipe, measure: str) -> float | None:  # noqa: ARG001
-    """By task; the paper has no figures without adaptation."""
+    """The figure of a task; the paper has none without adaptation."""
     return in_paper(paper.ADAPTATION, recipe, recipe.task or "") if recipe.adapt else None
 
 

@@ -156,7 +156,7 @@ class AdaptationRecipe(
         return usual if self.trust is None else self.trust
 
     def identity(self) -> dict[str, Any]:
-        """With the distance that is used, whether it was given or not."""
+        """The identity, with the distance that is used, whether it was given or not."""
         found = super().identity()
         return found | {"trust": self.trust_limit} if "trust" in found else found
 

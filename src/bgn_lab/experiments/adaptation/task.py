@@ -72,7 +72,7 @@ class Adaptation(Task):
         return Adapting(backbone, len(data.classes), fixed=r.weights is not None)
 
     def build(self) -> nn.Module:
-        """With normalizers per domain."""
+        """The network, with normalizers per domain."""
         return bgn.convert_domains(super().build(), (SOURCE, TARGET))
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -142,7 +142,7 @@ class Adaptation(Task):
         return bool(still[1] if self.recipe.stop == "gap" else still.all())
 
     def images(self) -> int:
-        """With labels, in a loop."""
+        """Number of images with labels in a loop."""
         return (
             int(self.plan["steps"]) * self.recipe.batch_size if self.plan else len(self.data.train)
         )
@@ -199,7 +199,7 @@ class Adaptation(Task):
         return False
 
     def rate(self, epoch: int, step: int, steps: int) -> float:
-        """By steps since the beginning, or by loops."""
+        """The rate by steps since the beginning, or by loops."""
         if self.recipe.schedule == "inverse":
             return self.recipe.lr / math.pow(1 + 0.001 * (int(self.plan["done"]) + step), 0.75)
         return super().rate(epoch, step, steps)

@@ -36,7 +36,7 @@ class Adversarial(Task):
         return replace(found, mean=(0.0,) * C, std=(1.0,) * C)
 
     def network(self) -> nn.Module:
-        """By the recipe's name."""
+        """The network of the recipe's name."""
         r, data = self.recipe, self.data
         return models.network(
             r.model, norms.constructor(r), len(data.classes), data.shape[0], stride=r.stride
@@ -62,7 +62,7 @@ class Adversarial(Task):
         return attacked
 
     def supports_one_pass(self, model: nn.Module) -> bool:
-        """Not under attack: that reads running statistics, which the worker before has moved."""
+        """False under attack: that reads running statistics, which the worker before has moved."""
         return not self.recipe.attack_steps and super().supports_one_pass(model)
 
     def measure(

@@ -18,7 +18,7 @@ _TABLE_2 = Grid(batch_sizes=paper.BATCH_SIZES, seeds=1)
 
 
 def paper_value(recipe: ClassificationRecipe, measure: str) -> float | None:  # noqa: ARG001
-    """From table 1 where G is given, else from table 2."""
+    """The value of table 1 where G is given, else of table 2."""
     size = str(recipe.batch_size)
     if partners.name(recipe) == "bgn" and recipe.groups is not None:
         found = paper.GROUP_SWEEP

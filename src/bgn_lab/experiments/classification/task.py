@@ -12,7 +12,7 @@ class Classification(Task):
     """A residual network, cross-entropy, SGD: what every task begins with."""
 
     def network(self) -> nn.Module:
-        """By the recipe's name."""
+        """The network of the recipe's name."""
         r, data = self.recipe, self.data
         return models.network(
             r.model, norms.constructor(r), len(data.classes), data.shape[0], r.width, r.stride

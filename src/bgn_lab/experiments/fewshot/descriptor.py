@@ -18,7 +18,7 @@ def explain(recipe: FewShotRecipe) -> str:
 
 
 def paper_value(recipe: FewShotRecipe, measure: str) -> float | None:
-    """By number of shots."""
+    """The figure for a number of shots."""
     return in_paper(paper.FEWSHOT, recipe, measure)
 
 

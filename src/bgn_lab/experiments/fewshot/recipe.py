@@ -58,7 +58,8 @@ class FewShotRecipe(
     batch_size: int = 256
     """images that are normalized together"""
     epochs: int = 6
-    """of --iterations steps, or passes over the images of the base classes; 60 in the paper"""
+    """epochs of --iterations steps, or passes over the images of the base classes; 60 in the
+    paper"""
     iterations: int | None = None
     """steps of an epoch, with images drawn with replacement; by default one pass over the images;
     1000 in the code that the paper's schedule comes from"""
@@ -117,7 +118,7 @@ class FewShotRecipe(
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """As in the paper."""
+        """The paper's measures."""
         return tuple(Measure(f"test_{shots}", f"{shots}-shot") for shots in SHOTS)
 
     @property

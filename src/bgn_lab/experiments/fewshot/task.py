@@ -41,7 +41,7 @@ class FewShot(Task):
 
     @staticmethod
     def load(recipe: Recipe) -> FewShotData:
-        """With the classes divided."""
+        """The data with the classes divided."""
         assert isinstance(recipe, FewShotRecipe)
         return few_shot.load(recipe, recipe.classes)
 

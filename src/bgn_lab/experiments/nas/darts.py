@@ -41,7 +41,7 @@ class Darts(Search):
     rows = ("normal", "reduction")
 
     def network(self) -> nn.Module:
-        """With all operations at once."""
+        """The network with all operations at once."""
         return Searching(self.all_operations())
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:

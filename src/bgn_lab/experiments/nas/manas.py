@@ -85,7 +85,7 @@ class Manas(Search):
         super().check()
 
     def network(self) -> nn.Module:
-        """With all operations, of which one path is computed."""
+        """The network with all operations, of which one path is computed."""
         return OnePath(self.all_operations())
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:

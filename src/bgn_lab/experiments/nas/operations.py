@@ -151,7 +151,7 @@ KINDS: dict[str, Kind] = {
 
 
 def beginnings(C: int, stride: int, norm: AnyNorm, searching: bool) -> nn.ModuleDict:
-    """By name. While searching, pools are normalized."""
+    """First parts of operations by name. While searching, pools are normalized."""
     pools = {
         "max": nn.MaxPool2d(3, stride, 1),
         "avg": nn.AvgPool2d(3, stride, 1, count_include_pad=False),

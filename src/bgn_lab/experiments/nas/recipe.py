@@ -130,8 +130,8 @@ class DartsRecipe(SearchRecipe, CompileOptions):
     """G of bgn, gn or gbgn; by default the paper's: 32 (gn; 2 for each channel of the first cell if
     that is fewer), 256 (bgn); auto (bgn): by the size of the maps"""
     order: Order = "second"
-    """of the architecture's gradient: first (at the current weights) or second (after a step of the
-    weights, slower)"""
+    """order of the architecture's gradient: first (at the current weights) or second (after a step
+    of the weights, slower)"""
     arch_lr: float = 3e-4
     """learning rate of the architecture (Adam)"""
     arch_decay: float = 1e-3

@@ -100,12 +100,12 @@ class Search(CellsTask):
         return replace(self.validation(score), details=own)
 
     def summary(self, history: list[Metrics]) -> Summary:
-        """With the genotype; without one if the loss was not finite."""
+        """The summary with the genotype; without one if the loss was not finite."""
         found = {"genotype": history[-1].details.get("genotype")}
         return replace(super().summary(history), details=found)
 
     def result_line(self, result: Result) -> str:
-        """Where the genotype is."""
+        """A line that says where the genotype is."""
         return (
             f"validation accuracy in the search {result.validation_accuracy:.2%}; "
             f"what was found is in {GENOTYPE}"

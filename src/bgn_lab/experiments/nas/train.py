@@ -28,7 +28,7 @@ class NasTrain(CellsTask):
 
     @staticmethod
     def load(recipe: Recipe) -> Data:
-        """At least 32x32."""
+        """The data, with images of at least 32x32."""
         return padded(data_sets.load(recipe))
 
     def network(self) -> nn.Module:
@@ -52,12 +52,12 @@ class NasTrain(CellsTask):
         self.plan = {"drop": torch.tensor(self.recipe.drop_path * epoch / self.recipe.epochs)}
 
     def example(self, model: nn.Module, batch: Batch) -> Batch:  # noqa: ARG002
-        """With a part hidden."""
+        """The example with a part of each image hidden."""
         x, y = batch
         return cut_out(x, self.recipe.cutout) if self.recipe.cutout else x, y
 
     def supports_one_pass(self, model: nn.Module) -> bool:
-        """Not where paths are dropped: each batch draws its own."""
+        """False where paths are dropped: each batch draws its own."""
         return not self.recipe.drop_path and super().supports_one_pass(model)
 
     def loss(self, network: nn.Module, batch: Batch) -> Learned:
@@ -74,6 +74,6 @@ class NasTrain(CellsTask):
         return cosine(self.recipe, epoch)
 
     def summary(self, history: list[Metrics]) -> Summary:
-        """With the genotype, whatever it is called."""
+        """The summary with the genotype, whatever it is called."""
         found = {"genotype": genotype.find(self.recipe.genotype).to_json()}
         return replace(super().summary(history), details=found)

@@ -35,7 +35,7 @@ class Scores:
 
     @property
     def pixels(self) -> int:
-        """That have a class."""
+        """Number of pixels that have a class."""
         return int(self.matrix.sum())
 
     @property

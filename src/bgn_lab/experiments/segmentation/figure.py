@@ -41,7 +41,7 @@ def answers(
     prepare: Callable[[Batch], Batch],
     window: tuple[int, ...] | None = None,
 ) -> Answers:
-    """For test images that are spread evenly over all."""
+    """Answers for test images that are spread evenly over all."""
     model.eval()
     M = len(data.test)
     some = torch.linspace(0, M - 1, min(SHOWN, M)).round().long()
@@ -78,7 +78,7 @@ def store(shown: Answers, folder: Path) -> None:
 
 
 def stored(folder: Path) -> Answers | None:
-    """Those of a run; None if there are none, or none that can be read."""
+    """The stored answers of a run; None if there are none, or none that can be read."""
     path = folder / ANSWERS
     if not path.is_file():
         return None

@@ -141,7 +141,7 @@ class SegmentationRecipe(
         return tuple(unused)
 
     def identity(self) -> dict[str, Any]:
-        """With --renorm another momentum counts."""
+        """The identity; with --renorm another momentum counts."""
         found = super().identity()
         if self.renorm:
             found.pop("norm_momentum", None)

@@ -74,7 +74,7 @@ class Segmentation(Task):
         return segmentation.segmenter(r.model, made, classes, norm, r.width)
 
     def initial_network(self) -> nn.Module:
-        """With the momentum of renormalization where there is one."""
+        """The network, with the momentum of renormalization where there is one."""
         model = super().initial_network()
         for layer in model.modules():
             if getattr(layer, "renorm", None) is not None:
