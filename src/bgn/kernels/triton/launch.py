@@ -23,6 +23,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+
+from bgn.kernels.plans import Plan
 from bgn.partition import Partition
 
 RUNS, COLUMNS, FEATURES = 0, 1, 2
@@ -179,6 +182,16 @@ def launch(part: Partition, channels_last: bool, itemsize: int, processors: int)
         channels=merge(C, B * splits * per_channel),
         fused=fuse(part, walk, per_channel, length, ragged, swapped, itemsize),
     )  # fmt: skip
+
+
+def launch_of(plan: Plan, processors: int) -> Launch:
+    """The plan of a shape on a device with so many multiprocessors, made on first use."""
+    found: Launch | None = plan.launches.get(processors)
+    if found is None:
+        last = plan.layout is not torch.contiguous_format
+        found = launch(plan.part, last, plan.dtype.itemsize, processors)
+        plan.launches[processors] = found
+    return found
 
 
 def most_cells(C: int, P: int, G: int) -> int:
