@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import traceback
 import warnings
 from typing import Any
 
@@ -70,6 +71,11 @@ def kernels() -> Any:
 
 
 def is_of_triton(error: BaseException) -> bool:
-    """Whether an error comes from triton and its tools, and not from arguments or memory."""
-    names = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return "triton" in names
+    """Whether an error comes from triton and its tools, and not from arguments or memory.
+
+    A missing C compiler or driver is a RuntimeError of Python, raised in triton's own modules.
+    """
+    modules = {kind.__module__ for kind in type(error).__mro__}
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        modules.add(str(frame.f_globals.get("__name__")))
+    return any(module.partition(".")[0] == "triton" for module in modules)

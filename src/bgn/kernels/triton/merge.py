@@ -124,7 +124,7 @@ def merge_moments(
     if RUNNING:
         tl.debug_barrier()  # a reference was read by all before it moves
         if CUMULATIVE:
-            momentum = 1.0 / tl.load(counter).to(tl.float32)
+            momentum = 1.0 / (tl.load(counter) + 1).to(tl.float32)
         move(running_mean, sum_mean / blocks, momentum, g, C, G, entries, inside, PER_CHANNEL)
         move(running_var, sum_var / blocks, momentum, g, C, G, entries, inside, PER_CHANNEL)
         if COUNTER:

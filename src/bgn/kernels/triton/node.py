@@ -24,6 +24,7 @@ from bgn.kernels.triton.eligible import (
     is_readable_as,
 )
 from bgn.kernels.triton.installed import failed, is_of_triton, kernels
+from bgn.kernels.triton.single import finish
 from bgn.moments import Moments
 from bgn.renorm import Reference
 from bgn.running import Running, update
@@ -37,8 +38,13 @@ def forward(
     eps: float,
     running: Running | None,
     reference: Reference | None = None,
+    relu: bool = False,
+    residual: Tensor | None = None,
 ) -> tuple[Tensor, Any]:
-    """The output, and the statistics that the backward pass wants."""
+    """The output, and the statistics that the backward pass wants.
+
+    A residual is added, and a ReLU applied, where they are asked for, by the kernel that writes.
+    """
     calls = kernels()
     moved = running
     if running is not None and not are_writable(running, x, plan):
@@ -48,15 +54,18 @@ def forward(
     fused = calls.launch_of(plan, x.device).fused is not None
     several = plan.part.B > 1 and moved is not None  # blocks, whose average is wanted
     if fused and not several and (reference is None or reference.entries == plan.part.G):
-        y, stats = calls.forward_fused(x, plan, weight, bias, eps, moved, reference)
+        y, stats = calls.forward_fused(x, plan, weight, bias, eps, moved, reference, relu, residual)
     else:
         stats = calls.statistics(x, plan, eps, moved, reference)
         try:
-            y = calls.write(x, plan, stats, weight, bias)
+            y = calls.write(x, plan, stats, weight, bias, 0.0, relu, residual)
         except Exception as error:  # running statistics have moved: this batch must not again
+            if not is_of_triton(error):
+                raise
             failed(error)
             of = stats.mean, stats.rstd
             y = definition.write(x, plan.part, *of, weight, bias, stats.correct)
+            y = finish(y, relu, residual)
     if moved is not None:  # autograd must know
         counter = moved.counter
         kept = (moved.mean, moved.var)
@@ -188,6 +197,8 @@ def _gradients(
             stats = calls.Statistics(*given, given=True) if given else ctx.stats
             return backward(gy, x, weight, plan, stats, ctx.eps, needs, affine)
         except Exception as error:  # nothing was changed yet
+            if not is_of_triton(error):
+                raise
             failed(error)
     return fallback.gradients(gy, x, part, given, correct, weight, ctx.eps, affine, needs)
 

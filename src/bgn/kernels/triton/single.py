@@ -1,16 +1,63 @@
-"""The four sweeps on their own, for whoever changes the numbers between them."""
+"""The four sweeps on their own, for whoever changes the numbers between them.
+
+Where triton turns out not to work, the definition computes, and later calls do not come here.
+"""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bgn.kernels import definition
 from bgn.kernels.plans import Plan
-from bgn.kernels.triton.installed import kernels
+from bgn.kernels.triton.installed import failed, is_of_triton, kernels
 from bgn.moments import Moments
+from bgn.partition import Partition
 
 
+def _or_by(meaning: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function of the definition compute where triton fails; it takes a partition."""
+
+    def decorate(sweep: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(sweep)
+        def call(*args: Any) -> Any:
+            try:
+                return sweep(*args)
+            except Exception as error:
+                if not is_of_triton(error):
+                    raise
+                failed(error)
+            return meaning(*(arg.part if isinstance(arg, Plan) else arg for arg in args))
+
+        return call
+
+    return decorate
+
+
+def finish(y: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
+    """What a kernel that writes does last, by torch's operators."""
+    y = y if residual is None else y + residual
+    return y.relu() if relu else y
+
+
+def _write(
+    x: Tensor,
+    part: Partition,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    relu: bool = False,
+    residual: Tensor | None = None,
+) -> Tensor:
+    return finish(definition.write(x, part, mean, rstd, weight, bias), relu, residual)
+
+
+@_or_by(definition.moments)
 def moments(x: Tensor, plan: Plan) -> Moments:
     """See :func:`bgn.kernels.definition.moments`."""
     calls = kernels()
@@ -21,6 +68,7 @@ def moments(x: Tensor, plan: Plan) -> Moments:
     return Moments(count, stats.mean, var * count)
 
 
+@_or_by(_write)
 def write(
     x: Tensor,
     plan: Plan,
@@ -41,6 +89,7 @@ def write(
     return y
 
 
+@_or_by(definition.products)
 def products(
     gy: Tensor, x: Tensor, plan: Plan, weight: Tensor | None, mean: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -55,6 +104,7 @@ def products(
     return found
 
 
+@_or_by(definition.write_gradient)
 def write_gradient(
     gy: Tensor,
     x: Tensor,

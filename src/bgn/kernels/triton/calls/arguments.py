@@ -113,16 +113,27 @@ def slots_of_groups(plan: Plan, way: Launch) -> tuple[tuple[int, ...], dict[str,
 
 
 def running_arguments(running: Running | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Running statistics as arguments; without momentum, their counter has counted the batch."""
+    """Running statistics as arguments."""
     if running is None:
         return (None, None, None, 0.0), {"RUNNING": False, "COUNTER": False, "CUMULATIVE": False}
-    cumulative = running.momentum is None and running.counter is not None
-    if cumulative:
-        assert running.counter is not None
-        running.counter.add_(1)
+    cumulative = _is_cumulative(running)
     values = running.mean, running.var, running.counter, float(running.momentum or 0.0)
     counts = running.counter is not None and not cumulative
     return values, {"RUNNING": True, "COUNTER": counts, "CUMULATIVE": cumulative}
+
+
+def _is_cumulative(running: Running) -> bool:
+    return running.momentum is None and running.counter is not None
+
+
+def count_batch(running: Running | None) -> None:
+    """Count a batch whose weight every program has read from the counter.
+
+    Behind the launch: one that fails has counted nothing.
+    """
+    if running is not None and _is_cumulative(running):
+        assert running.counter is not None
+        running.counter.add_(1)
 
 
 def reference_arguments(

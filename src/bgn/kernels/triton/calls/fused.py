@@ -14,6 +14,7 @@ from bgn.kernels.triton import launch as launches
 from bgn.kernels.triton.calls.arguments import (
     OPTIONS,
     Statistics,
+    count_batch,
     entries_of,
     launch_of,
     new_statistics,
@@ -56,6 +57,7 @@ def forward_fused(
             PER_CHANNEL=per_channel,
             RESIDUAL=residual is not None, RELU=relu,
         )  # fmt: skip
+        count_batch(running)
     return y, Statistics(stats[0], stats[1], correct)
 
 

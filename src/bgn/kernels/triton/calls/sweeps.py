@@ -12,6 +12,7 @@ from bgn.kernels.triton import merge, sweeps
 from bgn.kernels.triton.calls.arguments import (
     Statistics,
     correct_kind,
+    count_batch,
     entries_of,
     geometry,
     launch_of,
@@ -58,6 +59,7 @@ def statistics(
             **constants, **moving, **correcting,
             VAR=var is not None, PER_CHANNEL=per_channel,
         )  # fmt: skip
+        count_batch(running)
     return Statistics(stats[0], stats[1], correct)
 
 
