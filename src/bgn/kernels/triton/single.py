@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,20 +18,26 @@ from bgn.kernels.triton.installed import failed, is_of_triton, kernels
 from bgn.moments import Moments
 from bgn.partition import Partition
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def _or_by(meaning: Callable[..., Any]) -> Callable[..., Any]:
+
+def _or_by(meaning: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let a function of the definition compute where triton fails; it takes a partition."""
 
-    def decorate(sweep: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(sweep: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(sweep)
-        def call(*args: Any) -> Any:
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
-                return sweep(*args)
+                return sweep(*args, **kwargs)
             except Exception as error:
                 if not is_of_triton(error):
                     raise
                 failed(error)
-            return meaning(*(arg.part if isinstance(arg, Plan) else arg for arg in args))
+            found: R = meaning(
+                *(arg.part if isinstance(arg, Plan) else arg for arg in args), **kwargs
+            )
+            return found
 
         return call
 

@@ -23,6 +23,16 @@ def chan(count, mean, M2, of_count, of_mean, of_M2):
 
 
 @triton.jit
+def written(slot, valid, slots, RAGGED: tl.constexpr):
+    """Which slots a program writes: no others, which belong to other programs."""
+    if RAGGED:
+        inside = slot < slots  # empty ones too: their numbers are 0
+    else:
+        inside = valid
+    return inside
+
+
+@triton.jit
 def moments(
     x, parts, sort, C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
@@ -70,7 +80,7 @@ def moments(
         tl.store(at + 2 * sort, M2)
     else:
         at = parts + row * slots + slot
-        inside = slot < slots  # ragged ones that are empty have a count of 0
+        inside = written(slot, valid, slots, RAGGED)
         tl.store(at, count, mask=inside)
         tl.store(at + sort, mean, mask=inside)
         tl.store(at + 2 * sort, M2, mask=inside)
@@ -191,7 +201,7 @@ def products(
     with_x = tl.sum(of_product, 1) * r
     row = b.to(tl.int64) * splits + t
     at = parts + row * slots + slot
-    inside = slot < slots
+    inside = written(slot, valid, slots, RAGGED)
     tl.store(at, plain, mask=inside)
     tl.store(at + sort, with_x, mask=inside)
     if ONE_GROUP:

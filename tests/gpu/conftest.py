@@ -1,0 +1,22 @@
+"""In the interpreter, every launch of every test is watched, and unwritten memory is NaN."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from bgn.kernels import triton
+
+
+@pytest.fixture(scope="session", autouse=True)
+def watch() -> Iterator[None]:
+    if not triton.interpreted:
+        yield
+        return
+    from tests.gpu.watch import watched  # imports triton
+
+    torch.use_deterministic_algorithms(True)  # fills what torch.empty makes
+    with watched() as checked:
+        yield
+    torch.use_deterministic_algorithms(False)
+    print(f"{len(checked)} launches without a race")
