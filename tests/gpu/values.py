@@ -318,6 +318,31 @@ def test_non_finite_numbers_stay_in_their_group() -> None:
     assert y[:, 2:].isfinite().all()
 
 
+def test_non_finite_corrections_stay_in_their_group() -> None:
+    """Uneven groups: slots of a channel are padded with empty ones that belong to other groups."""
+    x, gy = torch.randn(2, 2, 4, 5, 5)
+    x[0, 1, 1, 1] = float("nan")  # in group 2, which begins behind channel 0
+    running, _ = running_of("momentum", 7)
+    assert running is not None
+    reference = Reference(running.mean, running.var, 1.5, 0.7, 1.0)
+    with tiles(64, 0):
+        ours, _ = step(
+            "triton", x, slices(2, 4, 25, 7), parameters("both", 4, x.dtype), gy, None, None,
+            reference,
+        )  # fmt: skip
+    assert ours["gw"].isnan().tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("fused", [0, 8192])
+def test_means_beyond_the_root_of_the_largest_number(fused: int) -> None:
+    x, gy = torch.randn(2, 2, 4, 5, 5)
+    x, part = x * 1e17 + 1e20, slices(2, 4, 25, 2)
+    with tiles(16, fused):
+        ours, _ = step("triton", x, part, (None, None), gy)
+    exact, _ = step("definition", x.double(), part, (None, None), gy.double())
+    assert_same(ours, exact, torch.bfloat16)
+
+
 @pytest.mark.parametrize("G", [1, 6, 7])
 def test_a_compiled_graph_gets_the_operator_on_request(
     G: int, monkeypatch: pytest.MonkeyPatch

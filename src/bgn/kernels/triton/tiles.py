@@ -24,6 +24,18 @@ def big(value, like):
 
 
 @triton.jit
+def extents(L, W, pid, Q: tl.constexpr, WALK: tl.constexpr, WIDE: tl.constexpr):
+    """Length of a cell and width, from numbers of Q elements: those fit 32 bits more often."""
+    if WALK == RUNS:
+        length = big(L, pid) * Q if WIDE else L * Q
+        width = big(W, pid) * Q
+    else:
+        length = L * Q
+        width = W * Q
+    return length, width
+
+
+@triton.jit
 def place(pid, tiles, splits):
     """Tile, split and block of a program; neighbors in memory are neighbors in time."""
     tile = pid % tiles
@@ -74,7 +86,8 @@ def cells(
     length = L
     if WALK == RUNS:
         slot = whole(tile, WIDE) * U + lane
-        valid = slot < C * k  # K, but for uneven groups
+        slots = big(C, tile) * k if WIDE else C * k  # K, but for uneven groups
+        valid = slot < slots
         channel = slot // k
         first = tile.to(tl.int64) * U * L
         rel = whole(lane, WIDE) * L

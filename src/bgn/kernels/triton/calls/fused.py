@@ -43,7 +43,7 @@ def forward_fused(
     part, way = plan.part, launch_of(plan, x.device)
     assert way.fused is not None
     y, stats = torch.empty_like(x), new_statistics(x, plan)
-    numbers, constants = _fused(plan, way)
+    numbers, constants = fused_arguments(plan, way)
     with on(x.device):
         moved, moving = running_arguments(running)
         corrected, correcting, correct = reference_arguments(reference, plan, stats)
@@ -61,7 +61,7 @@ def forward_fused(
     return y, Statistics(stats[0], stats[1], correct)
 
 
-def _fused(plan: Plan, way: Launch) -> tuple[tuple[int | float, ...], dict[str, Any]]:
+def fused_arguments(plan: Plan, way: Launch) -> tuple[tuple[int | float, ...], dict[str, Any]]:
     part, own = plan.part, way.fused
     assert own is not None
     cells = part.C * way.cells_per_channel // part.G
@@ -100,7 +100,7 @@ def backward_fused(
     gx = torch.empty_like(x) if needs[0] else None
     splits = part.block_size if way.walk == RUNS else 1
     sums, parts, sort = needs[1] or needs[2], None, part.B * splits * way.slots
-    numbers, constants = _fused(plan, way)
+    numbers, constants = fused_arguments(plan, way)
     E = entries_of(stats.correct)
     with on(x.device):
         if sums:
