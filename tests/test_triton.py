@@ -56,9 +56,30 @@ def test_many_values_in_the_interpreter() -> None:
 
 @needs_triton
 @pytest.mark.slow
+def test_what_autograd_may_do_in_the_interpreter() -> None:
+    interpret("tests/gpu/autograd.py")
+
+
+@needs_triton
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["test_blocks", "test_renorm", "test_center", "test_definition"])
 def test_what_every_backend_must_do(file: str) -> None:
     interpret(f"tests/{file}.py", "-k", "triton")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_tests_for_a_gpu_say_that_there_is_none() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/gpu/device.py"],
+        cwd=ROOT,
+        env={**os.environ, "BGN_TEST_DEVICE": "cuda"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode
+    assert f"DEVICE=cuda, but this torch ({torch.__version__}) sees no GPU" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @needs_triton

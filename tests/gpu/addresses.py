@@ -52,7 +52,7 @@ def look(
 ):  # fmt: skip
     """What the sweeps compute for a step of a program."""
     tile, t, b = tiles.place(pid, tiles_, splits)
-    length_of_cell, width = tiles.extents(L, W, tile, Q, WALK, WIDE)
+    length_of_cell, width = tiles.extents(L, W, tile, Q, WIDE)
     slot, valid, channel, group, first, rel, length, segment = tiles.cells(
         tile, C, P, G, K, k, length_of_cell, width, tiles_,
         U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,

@@ -1,11 +1,17 @@
 """In the interpreter, every launch of every test is watched, and unwritten memory is NaN."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from bgn.kernels import triton
+
+
+def pytest_configure() -> None:
+    if os.environ.get("BGN_TEST_DEVICE") == "cuda" and not torch.cuda.is_available():
+        raise pytest.UsageError(f"DEVICE=cuda, but this torch ({torch.__version__}) sees no GPU")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -111,7 +111,7 @@ class Launch:
     all_steps: int
     one_group: bool
     wide: bool
-    """Whether offsets within a tile need 64 bits."""
+    """Whether offsets within a tile, or within a sample of RUNS, need 64 bits."""
     programs: int
     warps: int
     groups: Merge
@@ -175,7 +175,7 @@ def launch(part: Partition, channels_last: bool, itemsize: int, processors: int)
         walk, ragged, per_channel, length, slots, width, segments,
         math.gcd(length, width, ALIGNED) if walk == RUNS and not ragged else 1, swapped,
         cells, along, tiles, splits, steps, all_steps, one_group,
-        wide=max(cells * length, along * width if walk != RUNS else 0, slots) >= 1 << 31,
+        wide=max(cells * length, width if walk == RUNS else along * width, slots) >= 1 << 31,
         programs=tiles * splits * B,
         warps=warps_of(cells * along),
         groups=merge(G, own * splits),

@@ -42,7 +42,7 @@ def moments(
 ):  # fmt: skip
     """x -> parts: count, mean and M2, ``sort`` numbers each: (B, splits, slots or tiles)."""
     tile, t, b = place(tl.program_id(0), tiles, splits)
-    length_of_cell, width = extents(L, W, tile, Q, WALK, WIDE)
+    length_of_cell, width = extents(L, W, tile, Q, WIDE)
     slot, valid, _channel, _group, first, rel, length, segment = cells(
         tile, C, P, G, K, k, length_of_cell, width, tiles,
         U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
@@ -133,7 +133,7 @@ def write(
     CORRECT: 0 for none, 1 for r and d per group, 2 per channel. Begins where ``moments`` ended.
     """
     tile, t, b = place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, splits)
-    length_of_cell, width = extents(L, W, tile, Q, WALK, WIDE)
+    length_of_cell, width = extents(L, W, tile, Q, WIDE)
     _slot, valid, channel, group, first, rel, length, segment = cells(
         tile, C, P, G, K, k, length_of_cell, width, tiles,
         U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
@@ -180,7 +180,7 @@ def products(
     ONE_GROUP: also of r * weight * gy and r * weight * gy * xhat of each tile.
     """
     tile, t, b = place(tl.program_id(0), tiles, splits)
-    length_of_cell, width = extents(L, W, tile, Q, WALK, WIDE)
+    length_of_cell, width = extents(L, W, tile, Q, WIDE)
     slot, valid, channel, group, first, rel, length, segment = cells(
         tile, C, P, G, K, k, length_of_cell, width, tiles,
         U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
@@ -231,7 +231,7 @@ def write_gradient(
     Without MEANS the statistics do not depend on x, and x is not read.
     """
     tile, t, b = place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, splits)
-    length_of_cell, width = extents(L, W, tile, Q, WALK, WIDE)
+    length_of_cell, width = extents(L, W, tile, Q, WIDE)
     _slot, valid, channel, group, first, rel, length, segment = cells(
         tile, C, P, G, K, k, length_of_cell, width, tiles,
         U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,

@@ -1,7 +1,7 @@
 """Where a program of a sweep looks: cells of its tile, addresses of a step; see ``launch``.
 
-U cells by V elements along them. ``WIDE`` maps need 64-bit offsets within a tile; the first address
-of a tile always has 64 bits.
+U cells by V elements along them. ``WIDE`` maps need 64-bit offsets within a tile or a sample; the
+first address of a tile always has 64 bits.
 """
 
 import triton
@@ -24,14 +24,10 @@ def big(value, like):
 
 
 @triton.jit
-def extents(L, W, pid, Q: tl.constexpr, WALK: tl.constexpr, WIDE: tl.constexpr):
+def extents(L, W, pid, Q: tl.constexpr, WIDE: tl.constexpr):
     """Length of a cell and width, from numbers of Q elements: those fit 32 bits more often."""
-    if WALK == RUNS:
-        length = big(L, pid) * Q if WIDE else L * Q
-        width = big(W, pid) * Q
-    else:
-        length = L * Q
-        width = W * Q
+    length = big(L, pid) * Q if WIDE else L * Q
+    width = big(W, pid) * Q if WIDE else W * Q
     return length, width
 
 
