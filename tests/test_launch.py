@@ -213,4 +213,4 @@ def test_positional(last: bool) -> None:
                 assert own.programs * own.steps >= rows * own.tiles
                 assert own.programs <= launches.BUSY * gpu
                 if launches.fits_positional(C, last, size):
-                    assert own.channels * own.positions <= launches.LONGEST
+                    assert own.channels * own.positions <= launches.FUSED

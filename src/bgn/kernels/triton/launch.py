@@ -285,19 +285,19 @@ class Positional:
     merge: Merge
 
 
-LONGEST = 16384  # elements of a tile of PN
+NARROWEST = 8  # bytes of a row of a tile of PN; its neighbors find the rest of a sector in L2
 
 
 def positional(N: int, C: int, P: int, last: bool, itemsize: int, processors: int) -> Positional:
-    """The plan of PN. ``last``: channels lie side by side. No tile is too large for LONGEST.
+    """The plan of PN. ``last``: channels lie side by side. A tile has at most FUSED elements.
 
     ``fits_positional`` says whether there is a plan.
     """
     channels = power_of_2(C)
-    least = 1 if last else SECTOR // itemsize
+    least = 1 if last else NARROWEST // itemsize
     if last:
         N, P = 1, N * P
-    wanted = max(least, 1 if last else LINE // itemsize, TILE[itemsize] // channels)
+    wanted = max(1 if last else LINE // itemsize, TILE[itemsize] // channels)
     positions = min(power_of_2(P), wanted)
     while channels * positions > FUSED and positions > least:
         positions //= 2
@@ -317,4 +317,4 @@ def positional(N: int, C: int, P: int, last: bool, itemsize: int, processors: in
 
 def fits_positional(C: int, last: bool, itemsize: int) -> bool:
     """Whether all channels of the fewest positions fit a tile."""
-    return power_of_2(C) * (1 if last else SECTOR // itemsize) <= LONGEST
+    return power_of_2(C) * (1 if last else NARROWEST // itemsize) <= FUSED
