@@ -44,7 +44,7 @@ compare: $(READY)  ## the main job: the seven normalizers on real images, some m
 DEVICE ?= cpu
 ifeq ($(DEVICE),cuda)
 test:
-	BGN_TEST_DEVICE=cuda $(PYTHON) -m pytest -m "" tests/gpu/values.py tests/gpu/device.py $(OPTIONS)
+	BGN_TEST_DEVICE=cuda $(PYTHON) -m pytest -m "" tests/gpu/values.py tests/gpu/autograd.py tests/gpu/device.py $(OPTIONS)
 bench:
 	$(PYTHON) -m benchmarks.gpu.run --out results/gpu/new $(OPTIONS)
 else

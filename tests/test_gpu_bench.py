@@ -24,6 +24,25 @@ def test_it_writes_a_table_and_all_times(
     assert "bgn / floor" in capsys.readouterr().out
 
 
+def test_it_goes_on_with_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the same device and versions; a damaged or another's record is written anew."""
+    record, arguments = tmp_path / "results.json", ["--device", "cpu", "--rounds", "1"]
+    for before, resumes in [("", False), (None, True), ("{", False), ("other", False)]:
+        if before == "other":
+            found = json.loads(record.read_text())
+            found["about"]["torch"] = "1.0"
+            record.write_text(json.dumps(found))
+        elif before is not None:
+            record.write_text(before)
+        assert main([*arguments, "--out", str(tmp_path)]) == 0
+        said = capsys.readouterr().out
+        assert ("it goes on with the others" in said) == resumes
+        assert ("'floor':" in said) == (not resumes)
+        assert len(json.loads(record.read_text())["rows"]) == 1
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_no_gpu_is_an_error_that_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

@@ -183,7 +183,8 @@ def test_walks() -> None:
 
 def test_addresses_within_a_tile_have_64_bits_where_they_must() -> None:
     assert launch(slices(2, 4, 800_000_000, 7), True, 4, 132).wide
-    assert not launch(slices(1, 64, 50_000_000, 1), False, 4, 132).wide  # the tile's first one has
+    assert launch(slices(1, 64, 50_000_000, 1), False, 4, 132).wide  # width
+    assert not launch(slices(9, 64, 30_000_000, 1), False, 4, 132).wide  # the tile's first one has
     assert not launch(slices(2, 64, 49, 1), False, 4, 132).wide
 
 
@@ -212,4 +213,4 @@ def test_positional(last: bool) -> None:
                 assert own.programs * own.steps >= rows * own.tiles
                 assert own.programs <= launches.BUSY * gpu
                 if launches.fits_positional(C, last, size):
-                    assert own.channels * own.positions <= launches.LONGEST
+                    assert own.channels * own.positions <= launches.FUSED

@@ -6,7 +6,9 @@ with numpy: values are tested, machine code and speed are not.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -43,7 +45,7 @@ def interpret(*arguments: str, **environment: str) -> None:
 
 @needs_triton
 def test_values_in_the_interpreter() -> None:
-    interpret("tests/gpu/values.py", BGN_GPU_EXAMPLES="8")
+    interpret("tests/gpu/values.py", "tests/gpu/addresses.py", BGN_GPU_EXAMPLES="8")
 
 
 @needs_triton
@@ -54,9 +56,30 @@ def test_many_values_in_the_interpreter() -> None:
 
 @needs_triton
 @pytest.mark.slow
+def test_what_autograd_may_do_in_the_interpreter() -> None:
+    interpret("tests/gpu/autograd.py")
+
+
+@needs_triton
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["test_blocks", "test_renorm", "test_center", "test_definition"])
 def test_what_every_backend_must_do(file: str) -> None:
     interpret(f"tests/{file}.py", "-k", "triton")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_tests_for_a_gpu_say_that_there_is_none() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "tests/gpu/device.py"],
+        cwd=ROOT,
+        env={**os.environ, "BGN_TEST_DEVICE": "cuda"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode
+    assert f"DEVICE=cuda, but this torch ({torch.__version__}) sees no GPU" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @needs_triton
@@ -65,25 +88,28 @@ def test_statistics_of_several_processes() -> None:
     interpret("tests/test_sync.py", BGN_BACKEND="triton")
 
 
-def child(code: str, **environment: str) -> str:
-    """What a Python program prints, on both channels."""
+def child(code: str, *arguments: str, **environment: str) -> str:
+    """What a Python program prints, warnings first."""
     result = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=True,
     )
-    return result.stdout + result.stderr
+    return result.stderr + result.stdout
 
 
 CALL = """
 import torch, bgn
+torch.manual_seed(0)
 norm = bgn.BatchGroupNorm2d(4, 2)
 x = torch.randn(2, 4, 6, 6, requires_grad=True)
 for _ in range(2):
-    norm(x).sum().backward()
-print(bgn.info(), int(norm.num_batches_tracked))
+    norm(x).square().sum().backward()
+print(bgn.info())
+moved = norm.running_mean, norm.running_var, norm.weight.grad, norm.bias.grad
+print([int(norm.num_batches_tracked), *(float(v) for t in moved for v in t)])
 """
 
 
@@ -95,28 +121,88 @@ def test_a_triton_that_cannot_be_imported_is_said_once(tmp_path: Path) -> None:
     said = child(CALL, PYTHONPATH=path, TRITON_INTERPRET="1", BGN_BACKEND="triton")
     assert said.count("triton does not work here (ImportError: no such libtriton)") == 1
     assert "no triton (ImportError: no such libtriton)" in said
-    assert " 2\n" in said  # batches
+    assert numbers(said)[0] == 2  # batches
+
+
+BREAK = """
+import importlib, os, sys
+import torch
+from bgn.kernels.triton import launch
+import triton.errors, triton.runtime.build
+where, fused, error = sys.argv[1:]
+if not int(fused):
+    launch.FUSED = 0
+class Broken:
+    def __getitem__(self, grid):
+        if error == "compiler":
+            os.environ.pop("CC", None)
+            os.environ["PATH"] = ""
+            triton.runtime.build._build("launcher", "launcher.c", ".", [], [], [], [])
+        raise eval(error)("no such target")
+module, name = where.split(".")
+setattr(importlib.import_module(f"bgn.kernels.triton.{module}"), name, Broken())
+"""
+CUMULATIVE = CALL.replace("4, 2)", "4, 2, momentum=None)")
+CENTERED = CALL.replace("4, 2)", "4, 2, center='channel')")
+
+
+def numbers(said: str) -> list[float]:
+    """The last line that a child printed."""
+    found: list[float] = json.loads(said.splitlines()[-1])
+    return found
+
+
+@functools.cache
+def right(code: str) -> list[float]:
+    return numbers(child(code, BGN_BACKEND="definition"))
 
 
 @needs_triton
-@pytest.mark.parametrize("kernel", ["sweeps.moments", "sweeps.write", "sweeps.products"])
-def test_a_triton_that_cannot_compile_is_said_once(kernel: str) -> None:
+@pytest.mark.parametrize(
+    ("code", "kernel", "error"),
+    [
+        (CUMULATIVE, "merge.merge_moments", "triton.errors.TritonError"),
+        (CUMULATIVE, "sweeps.write", "triton.errors.TritonError"),
+        (CUMULATIVE, "fused.forward", "compiler"),
+        *(
+            pytest.param(*case, "compiler", marks=pytest.mark.slow)
+            for case in [
+                (CUMULATIVE, "sweeps.moments"),
+                (CUMULATIVE, "sweeps.products"),
+                (CENTERED, "sweeps.products"),  # sweep by sweep
+            ]
+        ),
+    ],
+)
+def test_a_triton_that_cannot_compile_is_said_once(code: str, kernel: str, error: str) -> None:
     """Whichever kernel it is, and running statistics move once per batch all the same."""
-    module, name = kernel.split(".")
-    break_it = f"""
-import bgn.kernels.triton.{module} as module
-from bgn.kernels.triton import launch
-launch.FUSED = 0
-from triton.errors import TritonError
-class Broken:
-    def __getitem__(self, grid):
-        raise TritonError("no such target")
-module.{name} = Broken()
+    fused = str(int(kernel.startswith("fused")))
+    interpreted = {"TRITON_INTERPRET": "1", "BGN_BACKEND": "triton"}
+    said = child(BREAK + code, kernel, fused, error, **interpreted)
+    why = "TritonError: no such target"
+    if error == "compiler":
+        why = "RuntimeError: Failed to find C compiler"
+    assert said.count(f"triton does not work here ({why}") == 1, said
+    assert f"no triton ({why}" in said
+    torch.testing.assert_close(numbers(said), right(code), rtol=1e-4, atol=1e-4)
+
+
+@needs_triton
+@pytest.mark.parametrize("kernel", ["sweeps.write", "sweeps.products"])
+def test_an_error_of_memory_is_not_tritons(kernel: str) -> None:
+    """It is raised, and later calls get triton all the same."""
+    code = """
+norm = bgn.BatchGroupNorm2d(4, 2)
+try:
+    norm(torch.randn(2, 4, 6, 6, requires_grad=True)).sum().backward()
+except torch.OutOfMemoryError as error:
+    print("raised:", error, bgn.kernels.triton.why_not() == "")
 """
-    said = child(break_it + CALL, TRITON_INTERPRET="1", BGN_BACKEND="triton")
-    assert said.count("triton does not work here (TritonError: no such target)") == 1, said
-    assert "no triton (TritonError: no such target)" in said
-    assert " 2\n" in said  # batches
+    said = child(
+        BREAK + "import bgn\n" + code, kernel, "0", "torch.OutOfMemoryError",
+        TRITON_INTERPRET="1", BGN_BACKEND="triton",
+    )  # fmt: skip
+    assert said.strip() == "raised: no such target True"
 
 
 def test_the_choice_on_a_gpu() -> None:

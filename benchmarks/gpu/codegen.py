@@ -65,6 +65,7 @@ CALLS = (
     Call("IN, small", (8, 512, 7, 7), 512, None),
     Call("PN", (8, 256, 56, 56), 1, positional=True),
     Call("PN, bfloat16", (8, 256, 56, 56), 1, dtype=half, positional=True),
+    Call("PN, many channels", (2, 2048, 7, 7), 1, positional=True),
     Call("PN, channels_last", (8, 256, 56, 56), 1, channels_last=True, positional=True),
 )
 

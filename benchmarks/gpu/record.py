@@ -20,6 +20,7 @@ from bgn import kernels
 from bgn.kernels import triton
 from bgn.kernels.plans import Cut
 from bgn.kernels.triton import calls
+from bgn.kernels.triton.calls import arguments
 from bgn.partition import slices
 from bgn.running import Running
 
@@ -51,8 +52,7 @@ def recorded(processors: int) -> Iterator[list[Launched]]:
 
     with (
         mock.patch.object(JITFunction, "run", run),
-        mock.patch.object(calls, "processors", return_value=processors),
-        mock.patch.object(triton, "DEVICES", ("meta",)),
+        mock.patch.object(arguments, "processors", return_value=processors),
     ):
         yield found
 

@@ -1,6 +1,6 @@
 """Time this library's normalizers on a GPU beside torch's and others'.
 
-    make bench DEVICE=cuda                           # writes results/gpu
+    make bench DEVICE=cuda                           # writes results/gpu/new, and resumes
     python -m benchmarks.gpu.run --quick             # batch 2 alone, eager alone
 
 Every time is the median of calls between two CUDA events, with the L2 cache flushed before each;
@@ -38,6 +38,7 @@ SIZES = (2, 8, 32)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 ROUNDS = 30
+SAME = ("device", "torch", "cuda", "hip", "info")  # of runs whose rows make one table
 PAIRS = (
     ("bgn", "nn.BatchNorm2d, cuDNN"),
     ("bgn", "nn.BatchNorm2d, native"),
@@ -74,7 +75,6 @@ def step_of(rival: Rival, layer: nn.Module, x: torch.Tensor, gy: torch.Tensor, m
     leaves = [leaf, *layer.parameters()]
     called: Any = layer
     if mode == "compiled":
-        torch.compiler.reset()
         called = torch.compile(layer, dynamic=False)
 
     def step() -> Any:
@@ -118,6 +118,7 @@ def measure(
     G = bgn.paper_groups(N)
     steps: dict[str, Step] = {}
     missing: dict[str, str] = {}
+    torch.compiler.reset()  # what one row compiles is less than torch's limit
     for rival in LAYERS:
         reason = fits(rival, shape.C, layout, device)
         if reason:
@@ -224,9 +225,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shapes = NETWORKS["resnet50"]
     if options.device == "cpu":
         shapes = [Shape(32, 4, 4, 1)]
-    facts, rows, clock = about(options.device), [], clock_of(options.device)
+    facts, clock = about(options.device), clock_of(options.device)
+    rows = [] if options.out is None else earlier(options.out, facts)
+    done = {(row.shape, row.N, row.dtype, row.layout, row.mode) for row in rows}
     for N, dtype, layout, mode in settings:
         for shape in shapes:
+            if (str(shape), N, dtype, layout, mode) in done:
+                continue
             row = measure(shape, N, dtype, layout, mode, options.device, clock, options.rounds)
             rows.append(row)
             print(f"{N}x{shape} {dtype} {layout} {mode}: {row.times}", flush=True)
@@ -234,6 +239,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 save(facts, rows, options.out)
     print(table(rows))
     return 0
+
+
+def earlier(out: Path, facts: dict[str, Any]) -> list[Row]:
+    """Rows of an earlier run into the same folder, of this device and these versions."""
+    try:
+        kept = json.loads((out / "results.json").read_text())
+        same = all(kept["about"].get(name) == facts.get(name) for name in SAME)
+        rows = [Row(**row) for row in kept["rows"]] if same else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    if rows:
+        print(f"{len(rows)} rows are in {out}: it goes on with the others", flush=True)
+    return rows
 
 
 def save(facts: dict[str, Any], rows: Sequence[Row], out: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -57,6 +59,78 @@ def test_a_cuda_graph_has_the_same_bits(G: int) -> None:
     assert torch.equal(gx, expected)
     for name, value in eager.named_buffers():
         assert torch.equal(value, dict(recorded.named_buffers())[name]), name
+
+
+@pytest.mark.parametrize("options", [{"momentum": None}, {"renorm": True}], ids=str)
+def test_a_cuda_graph_moves_statistics_at_every_replay(options: dict[str, Any]) -> None:
+    """The counter of momentum=None, and what renormalization corrects towards, on the device."""
+    eager, recorded = (bgn.BatchGroupNorm2d(64, 1, **options) for _ in range(2))
+    x, gy = torch.randn(2, 4, 64, 32, 32)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        training_step(recorded, x, gy)
+    torch.cuda.current_stream().wait_stream(stream)
+    recorded.reset_running_stats()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gx = training_step(recorded, x, gy)
+    for _ in range(3):
+        x.normal_(mean=2)  # what is recorded reads the same memory
+        graph.replay()
+        assert torch.equal(gx, training_step(eager, x, gy))
+    for name, value in eager.named_buffers():
+        assert torch.equal(value, recorded.get_buffer(name)), name
+
+
+def test_another_device_than_the_current_one() -> None:
+    """Triton launches on the current device: calls make it that of x, in backward as well."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    assert torch.cuda.current_device() == 0
+    x, gy = torch.randn(2, 4, 64, 32, 32)
+    for G in 1, 64, 7:
+        found = []
+        for device in "cuda:0", "cuda:1":
+            norm = bgn.BatchGroupNorm2d(64, G, device=device)
+            gx = training_step(norm, x.to(device), gy.to(device))
+            found.append([gx.to("cuda:0"), *(b.to("cuda:0") for b in norm.buffers())])
+        for first, second in zip(*found, strict=True):  # other devices may have other plans
+            torch.testing.assert_close(first, second)
+    assert torch.cuda.current_device() == 0
+
+
+def test_a_side_stream_sees_its_own_order() -> None:
+    """Everything of a call is on the stream that is current, and backward on forward's."""
+    norm = bgn.BatchGroupNorm2d(256, 1)
+    stream = torch.cuda.Stream()
+    for seed in range(5):
+        torch.manual_seed(seed)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(50_000_000)  # work of another stream would be done before
+            x, gy = torch.randn(2, 8, 256, 56, 56)
+            gx = training_step(norm, x, gy)
+        torch.cuda.current_stream().wait_stream(stream)
+        assert torch.equal(gx, training_step(norm, x, gy))
+
+
+def test_mixed_precision() -> None:
+    """Half-precision maps with float32 parameters, as under autocast, with a scaled loss."""
+    found = []
+    for name in "triton", "definition":
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 32, 3), bgn.BatchGroupNorm2d(32, 1), torch.nn.ReLU()
+        )
+        x = torch.randn(4, 3, 32, 32)
+        with kernels.use(name), torch.autocast("cuda", torch.float16):
+            y = net(x)
+            (y.float().square().mean() * 1024).backward()
+        assert y.dtype is torch.float16
+        found.append({"y": y.detach(), **{n: p.grad for n, p in net.named_parameters()}})
+        assert net[1].weight.dtype is torch.float32
+    assert_same(*found, torch.float16)
 
 
 def test_the_same_bits_every_time() -> None:

@@ -266,6 +266,26 @@ def test_write_adds_a_residual_and_applies_relu(relu: bool, last: bool) -> None:
     torch.testing.assert_close(y, right.relu() if relu else right, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("fused", [0, 8192])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("G", [1, 8, 7])
+def test_a_whole_forward_adds_a_residual_and_applies_relu(G: int, last: bool, fused: int) -> None:
+    """By whichever kernel writes; NaN passes the ReLU."""
+    x, residual = (numbers((2, 8, 5, 4), torch.bfloat16, last) for _ in range(2))
+    residual[0, 0, 0, 0] = float("nan")
+    part = slices(2, 8, 20, G)
+    affine = parameters("both", 8, torch.float32)
+    with tiles(64, fused):
+        plan = kernel_calls.plan(x, part)
+        assert (triton.launch_of(plan, 4).fused is not None) == (fused > 0 and G != 7)
+        y, _ = triton.forward(x, *affine, plan, EPS, None, None, True, residual)
+    exact = definition.normalize(double(x), part, *double(affine), EPS) + double(residual)
+    assert y[0, 0, 0, 0].isnan()
+    torch.testing.assert_close(
+        y.double().nan_to_num(0), exact.relu().nan_to_num(0), rtol=1e-2, atol=1e-2
+    )
+
+
 def test_means_per_channel_use_the_sweeps() -> None:
     """What runs sweep by sweep (``between``) gets them from the GPU core."""
     layers = [bgn.BatchGroupNorm2d(6, 3, center="channel", renorm=True) for _ in range(2)]
@@ -296,6 +316,31 @@ def test_non_finite_numbers_stay_in_their_group() -> None:
         y = bgn.functional.batch_group_norm(x, 2, training=True)
     assert y[:, :2].isnan().all()
     assert y[:, 2:].isfinite().all()
+
+
+def test_non_finite_corrections_stay_in_their_group() -> None:
+    """Uneven groups: slots of a channel are padded with empty ones that belong to other groups."""
+    x, gy = torch.randn(2, 2, 4, 5, 5)
+    x[0, 1, 1, 1] = float("nan")  # in group 2, which begins behind channel 0
+    running, _ = running_of("momentum", 7)
+    assert running is not None
+    reference = Reference(running.mean, running.var, 1.5, 0.7, 1.0)
+    with tiles(64, 0):
+        ours, _ = step(
+            "triton", x, slices(2, 4, 25, 7), parameters("both", 4, x.dtype), gy, None, None,
+            reference,
+        )  # fmt: skip
+    assert ours["gw"].isnan().tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("fused", [0, 8192])
+def test_means_beyond_the_root_of_the_largest_number(fused: int) -> None:
+    x, gy = torch.randn(2, 2, 4, 5, 5)
+    x, part = x * 1e17 + 1e20, slices(2, 4, 25, 2)
+    with tiles(16, fused):
+        ours, _ = step("triton", x, part, (None, None), gy)
+    exact, _ = step("definition", x.double(), part, (None, None), gy.double())
+    assert_same(ours, exact, torch.bfloat16)
 
 
 @pytest.mark.parametrize("G", [1, 6, 7])

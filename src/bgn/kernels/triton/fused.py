@@ -132,7 +132,7 @@ def forward(
     if RUNNING:
         tl.debug_barrier()  # a reference was read by all before it moves
         if CUMULATIVE:
-            momentum = 1.0 / tl.load(counter).to(tl.float32)
+            momentum = 1.0 / (tl.load(counter) + 1).to(tl.float32)
         move(running_mean, center, momentum, g, C, G, entries, inside, PER_CHANNEL)
         move(running_var, M2 / (count - 1.0), momentum, g, C, G, entries, inside, PER_CHANNEL)
         if COUNTER:

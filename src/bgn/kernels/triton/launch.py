@@ -23,6 +23,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+
+from bgn.kernels.plans import Plan
 from bgn.partition import Partition
 
 RUNS, COLUMNS, FEATURES = 0, 1, 2
@@ -108,7 +111,7 @@ class Launch:
     all_steps: int
     one_group: bool
     wide: bool
-    """Whether offsets within a tile need 64 bits."""
+    """Whether offsets within a tile, or within a sample of RUNS, need 64 bits."""
     programs: int
     warps: int
     groups: Merge
@@ -172,13 +175,23 @@ def launch(part: Partition, channels_last: bool, itemsize: int, processors: int)
         walk, ragged, per_channel, length, slots, width, segments,
         math.gcd(length, width, ALIGNED) if walk == RUNS and not ragged else 1, swapped,
         cells, along, tiles, splits, steps, all_steps, one_group,
-        wide=max(cells * length, along * width if walk != RUNS else 0, slots) >= 1 << 31,
+        wide=max(cells * length, width if walk == RUNS else along * width, slots) >= 1 << 31,
         programs=tiles * splits * B,
         warps=warps_of(cells * along),
         groups=merge(G, own * splits),
         channels=merge(C, B * splits * per_channel),
         fused=fuse(part, walk, per_channel, length, ragged, swapped, itemsize),
     )  # fmt: skip
+
+
+def launch_of(plan: Plan, processors: int) -> Launch:
+    """The plan of a shape on a device with so many multiprocessors, made on first use."""
+    found: Launch | None = plan.launches.get(processors)
+    if found is None:
+        last = plan.layout is not torch.contiguous_format
+        found = launch(plan.part, last, plan.dtype.itemsize, processors)
+        plan.launches[processors] = found
+    return found
 
 
 def most_cells(C: int, P: int, G: int) -> int:
@@ -272,19 +285,19 @@ class Positional:
     merge: Merge
 
 
-LONGEST = 16384  # elements of a tile of PN
+NARROWEST = 8  # bytes of a row of a tile of PN; its neighbors find the rest of a sector in L2
 
 
 def positional(N: int, C: int, P: int, last: bool, itemsize: int, processors: int) -> Positional:
-    """The plan of PN. ``last``: channels lie side by side. No tile is too large for LONGEST.
+    """The plan of PN. ``last``: channels lie side by side. A tile has at most FUSED elements.
 
     ``fits_positional`` says whether there is a plan.
     """
     channels = power_of_2(C)
-    least = 1 if last else SECTOR // itemsize
+    least = 1 if last else NARROWEST // itemsize
     if last:
         N, P = 1, N * P
-    wanted = max(least, 1 if last else LINE // itemsize, TILE[itemsize] // channels)
+    wanted = max(1 if last else LINE // itemsize, TILE[itemsize] // channels)
     positions = min(power_of_2(P), wanted)
     while channels * positions > FUSED and positions > least:
         positions //= 2
@@ -304,4 +317,4 @@ def positional(N: int, C: int, P: int, last: bool, itemsize: int, processors: in
 
 def fits_positional(C: int, last: bool, itemsize: int) -> bool:
     """Whether all channels of the fewest positions fit a tile."""
-    return power_of_2(C) * (1 if last else SECTOR // itemsize) <= LONGEST
+    return power_of_2(C) * (1 if last else NARROWEST // itemsize) <= FUSED

@@ -83,7 +83,7 @@ def merge_moments(
             at = parts + (big(b, pid) * splits + t)[None, :] * row + slot
             own_count = tl.load(at, mask=mask, other=0.0)
             own_mean = tl.load(at + sort, mask=mask, other=0.0)
-            own_M2 = tl.load(at + 2 * sort, mask=mask, other=0.0)
+            own_M2 = tl.load(at + sort + sort, mask=mask, other=0.0)
             total = tl.sum(own_count, 1)
             safe = tl.maximum(total, 1.0)
             # around a value near the mean, so that the sum keeps its digits
@@ -124,7 +124,7 @@ def merge_moments(
     if RUNNING:
         tl.debug_barrier()  # a reference was read by all before it moves
         if CUMULATIVE:
-            momentum = 1.0 / tl.load(counter).to(tl.float32)
+            momentum = 1.0 / (tl.load(counter) + 1).to(tl.float32)
         move(running_mean, sum_mean / blocks, momentum, g, C, G, entries, inside, PER_CHANNEL)
         move(running_var, sum_var / blocks, momentum, g, C, G, entries, inside, PER_CHANNEL)
         if COUNTER:
@@ -245,11 +245,12 @@ def sum_channels(
             elif RAGGED:
                 start = c[:, None].to(tl.int64) * P
                 entry = group_of(start, K, G, False) + cell[None, :]
+                mask = mask & (group_start(entry, K, G) < start + P)  # not what pads
             else:
                 entry = group_of(c[:, None].to(tl.int64) * k + cell[None, :], K, G, False)
             of_block = correct + block[None, :].to(tl.int64) * E + entry
-            r = tl.load(of_block, mask=mask & (entry < E), other=1.0)
-            d = tl.load(of_block + BE, mask=mask & (entry < E), other=0.0)
+            r = tl.load(of_block, mask=mask, other=1.0)
+            d = tl.load(of_block + BE, mask=mask, other=0.0)
             of_product = of_product * r + of_gy * d
         plain += tl.sum(of_gy, 1)
         with_x += tl.sum(of_product, 1)

@@ -14,12 +14,13 @@ from bgn.kernels.triton.tiles import big
 def tile_of(i, C, P, SC, SP, tiles, U: tl.constexpr, V: tl.constexpr):
     """Base address, offsets (U, V) and mask of the i-th tile; ``tiles`` are of one sample."""
     sample = i // tiles
-    begin = (i - sample * tiles) * V
+    begin = big(i - sample * tiles, i) * V
     c = tl.arange(0, U)
-    p = begin + tl.arange(0, V)
-    base = big(sample, begin) * C * P + big(begin, begin) * SP
-    offset = c.to(tl.int64)[:, None] * SC + tl.arange(0, V)[None, :] * SP
-    return base, offset, (c < C)[:, None] & (p < P)[None, :]
+    lane = tl.arange(0, V)
+    left = tl.minimum(big(P, i) - begin, V).to(tl.int32)
+    base = big(sample, i) * C * P + begin * SP
+    offset = c.to(tl.int64)[:, None] * SC + lane[None, :] * SP
+    return base, offset, (c < C)[:, None] & (lane < left)[None, :]
 
 
 @triton.jit

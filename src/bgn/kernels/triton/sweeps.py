@@ -10,7 +10,7 @@ step by step: the same input gives the same bits.
 import triton
 import triton.language as tl
 
-from bgn.kernels.triton.tiles import cells, place, step
+from bgn.kernels.triton.tiles import cells, extents, place, step
 
 
 @triton.jit
@@ -19,7 +19,18 @@ def chan(count, mean, M2, of_count, of_mean, of_M2):
     total = count + of_count
     share = of_count / tl.maximum(total, 1.0)
     delta = of_mean - mean
-    return total, mean + delta * share, M2 + of_M2 + delta * delta * (count * share)
+    # in this order: the square of a large mean beside an empty set is 0, not infinity times 0
+    return total, mean + delta * share, M2 + of_M2 + delta * (count * share) * delta
+
+
+@triton.jit
+def written(slot, valid, slots, RAGGED: tl.constexpr):
+    """Which slots a program writes: no others, which belong to other programs."""
+    if RAGGED:
+        inside = slot < slots  # empty ones too: their numbers are 0
+    else:
+        inside = valid
+    return inside
 
 
 @triton.jit
@@ -31,7 +42,7 @@ def moments(
 ):  # fmt: skip
     """x -> parts: count, mean and M2, ``sort`` numbers each: (B, splits, slots or tiles)."""
     tile, t, b = place(tl.program_id(0), tiles, splits)
-    length_of_cell, width = L * Q, W * Q
+    length_of_cell, width = extents(L, W, tile, Q, WIDE)
     slot, valid, _channel, _group, first, rel, length, segment = cells(
         tile, C, P, G, K, k, length_of_cell, width, tiles,
         U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
@@ -67,13 +78,13 @@ def moments(
         at = parts + row * tiles + tile
         tl.store(at, count)
         tl.store(at + sort, mean)
-        tl.store(at + 2 * sort, M2)
+        tl.store(at + sort + sort, M2)
     else:
         at = parts + row * slots + slot
-        inside = slot < slots  # ragged ones that are empty have a count of 0
+        inside = written(slot, valid, slots, RAGGED)
         tl.store(at, count, mask=inside)
         tl.store(at + sort, mean, mask=inside)
-        tl.store(at + 2 * sort, M2, mask=inside)
+        tl.store(at + sort + sort, M2, mask=inside)
 
 
 @triton.jit
@@ -122,7 +133,7 @@ def write(
     CORRECT: 0 for none, 1 for r and d per group, 2 per channel. Begins where ``moments`` ended.
     """
     tile, t, b = place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, splits)
-    length_of_cell, width = L * Q, W * Q
+    length_of_cell, width = extents(L, W, tile, Q, WIDE)
     _slot, valid, channel, group, first, rel, length, segment = cells(
         tile, C, P, G, K, k, length_of_cell, width, tiles,
         U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
@@ -169,7 +180,7 @@ def products(
     ONE_GROUP: also of r * weight * gy and r * weight * gy * xhat of each tile.
     """
     tile, t, b = place(tl.program_id(0), tiles, splits)
-    length_of_cell, width = L * Q, W * Q
+    length_of_cell, width = extents(L, W, tile, Q, WIDE)
     slot, valid, channel, group, first, rel, length, segment = cells(
         tile, C, P, G, K, k, length_of_cell, width, tiles,
         U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
@@ -191,7 +202,7 @@ def products(
     with_x = tl.sum(of_product, 1) * r
     row = b.to(tl.int64) * splits + t
     at = parts + row * slots + slot
-    inside = slot < slots
+    inside = written(slot, valid, slots, RAGGED)
     tl.store(at, plain, mask=inside)
     tl.store(at + sort, with_x, mask=inside)
     if ONE_GROUP:
@@ -220,7 +231,7 @@ def write_gradient(
     Without MEANS the statistics do not depend on x, and x is not read.
     """
     tile, t, b = place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, splits)
-    length_of_cell, width = L * Q, W * Q
+    length_of_cell, width = extents(L, W, tile, Q, WIDE)
     _slot, valid, channel, group, first, rel, length, segment = cells(
         tile, C, P, G, K, k, length_of_cell, width, tiles,
         U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,

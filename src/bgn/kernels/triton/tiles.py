@@ -1,7 +1,7 @@
 """Where a program of a sweep looks: cells of its tile, addresses of a step; see ``launch``.
 
-U cells by V elements along them. ``WIDE`` maps need 64-bit offsets within a tile; the first address
-of a tile always has 64 bits.
+U cells by V elements along them. ``WIDE`` maps need 64-bit offsets within a tile or a sample; the
+first address of a tile always has 64 bits.
 """
 
 import triton
@@ -21,6 +21,14 @@ def whole(value, WIDE: tl.constexpr):
 def big(value, like):
     """A number that may be a Python one, in 64 bits; ``like`` is any tensor of one element."""
     return like.to(tl.int64) * 0 + value
+
+
+@triton.jit
+def extents(L, W, pid, Q: tl.constexpr, WIDE: tl.constexpr):
+    """Length of a cell and width, from numbers of Q elements: those fit 32 bits more often."""
+    length = big(L, pid) * Q if WIDE else L * Q
+    width = big(W, pid) * Q if WIDE else W * Q
+    return length, width
 
 
 @triton.jit
@@ -74,7 +82,8 @@ def cells(
     length = L
     if WALK == RUNS:
         slot = whole(tile, WIDE) * U + lane
-        valid = slot < C * k  # K, but for uneven groups
+        slots = big(C, tile) * k if WIDE else C * k  # K, but for uneven groups
+        valid = slot < slots
         channel = slot // k
         first = tile.to(tl.int64) * U * L
         rel = whole(lane, WIDE) * L
