@@ -153,7 +153,7 @@ struct Normalize : torch::autograd::Node {
         check(setup.backward(core.plan, address(gy), address(x), output(gx), address(weight),
                              call.low, own, own + 2 * core.step, output(gw),
                              output(gb), call.frozen, correct.defined() ? &renorm : nullptr,
-                             core.threads()));
+                             nullptr, core.threads()));
         return call.by_edge(std::move(gx), std::move(gw), std::move(gb));
     }
 
@@ -311,7 +311,7 @@ static Tensor compute(const Core& core, const Arguments& a, const Tensor& x, boo
         std::memcpy(stats, mean.const_data_ptr(), static_cast<size_t>(core.step));
         check(setup.apply(core.plan, address(x), y.mutable_data_ptr(), address(a.weight),
                           address(a.bias), low, a.eps, address(mean), address(var),
-                          stats + 2 * core.step, core.threads()));
+                          stats + 2 * core.step, nullptr, core.threads()));
         return y;
     }
     void *mean = nullptr, *var = nullptr;
@@ -330,7 +330,7 @@ static Tensor compute(const Core& core, const Arguments& a, const Tensor& x, boo
     }
     check(setup.forward(core.plan, address(x), y.mutable_data_ptr(), address(a.weight),
                         address(a.bias), low, a.eps, stats, mean, var, entries, a.momentum,
-                        counter, correct.defined() ? &renorm : nullptr, core.threads()));
+                        counter, correct.defined() ? &renorm : nullptr, nullptr, core.threads()));
     for (const Tensor* moved : {&a.running_mean, &a.running_var, &a.counter})
         if (moved->defined()) moved->unsafeGetTensorImpl()->bump_version();
     return y;
