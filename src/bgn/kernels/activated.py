@@ -185,6 +185,44 @@ def gradients(gy: Tensor, saved: Saved, ctx: Any, stats: int, needs: tuple[bool,
     return *found, inner if needs[3] else None
 
 
+class _Node(NamedTuple):
+    """What ``gradients`` asks of a node, from the one in C++."""
+
+    core: CorePlan
+    eps: float
+    low: bool
+    frozen: bool
+    act: Activation
+    has_residual: bool
+    inverted: bool = False
+
+
+def node_gradients(
+    gy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    y: Tensor | None,
+    given: list[Tensor],
+    core: CorePlan,
+    stats: int,
+    eps: float,
+    low: bool,
+    frozen: bool,
+    function: int,
+    slope: float,
+    has_residual: bool,
+    needs: tuple[bool, ...],
+) -> Gradients:
+    """The backward pass of the node in C++, where that is not plain."""
+    name = {SILU: "silu", HARDSWISH: "hardswish"}.get(function, "leaky_relu")
+    act = Activation("relu" if name == "leaky_relu" and slope == 0 else name, slope)
+    correct = given.pop() if given and not frozen else None
+    node = _Node(core, eps, low, frozen, act, has_residual)
+    saved = Saved(x, weight, bias, y, None, correct, given)
+    return gradients(gy, saved, node, stats, needs)
+
+
 def _by_definition(
     gy: Tensor,
     saved: Saved,
@@ -262,6 +300,14 @@ def run(
         and reaches(residual, plan.numel)
     ):
         return None
+    if cpu._run_in_cpp is not None and act.save != OUTPUT and plan.dtype in LEAST_WEIGHT:
+        follows = _FUNCTIONS.get(act.name, LEAKY), act.negative_slope, residual
+        of = plan.node or cpu._node_of(plan)
+        y: Tensor | None = cpu._run_in_cpp(
+            of, x, weight, bias, eps, running, given, reference, follows
+        )
+        if y is not None:
+            return y
     if plan.positional or not cpu.accepts(x, plan, weight, bias, given, reference):
         return None
     x = x.contiguous(memory_format=plan.layout)

@@ -416,7 +416,7 @@ def run(
         return None
     if _run_in_cpp is not None:
         y: Tensor | None = _run_in_cpp(
-            plan.node or _node_of(plan), x, weight, bias, eps, running, given, reference
+            plan.node or _node_of(plan), x, weight, bias, eps, running, given, reference, None
         )
         if y is not None:
             return y
@@ -459,11 +459,18 @@ def _node_of(plan: Plan) -> Any:
     return plan.node
 
 
+def _activated_gradients(*arguments: Any) -> Any:
+    """See :func:`bgn.kernels.activated.node_gradients`, in a module that imports this one."""
+    from bgn.kernels import activated
+
+    return activated.node_gradients(*arguments)
+
+
 def _connect(module: Any) -> Any:
     """Tell the node in C++ where the C core and ``gradients`` are; its function ``run``."""
     entries = library.forward, library.apply, library.backward
     addresses = (ctypes.cast(entry, ctypes.c_void_p).value for entry in entries)
-    module.setup(*addresses, PLAIN, gradients)
+    module.setup(*addresses, PLAIN, gradients, _activated_gradients)
     return module.run
 
 

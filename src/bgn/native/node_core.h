@@ -35,7 +35,8 @@ struct Renorm {
     void *r, *d;
 };
 
-/* bgn_act of plan.h */
+/* bgn_act of plan.h, and its functions */
+enum Function { NONE = -1, LEAKY };
 struct Act {
     int function, inverted;
     double slope;
@@ -57,6 +58,7 @@ struct Setup {
                     const Renorm* renorm, const Act* act, int threads);
     std::array<uint64_t, 2> plain_keys; /* dispatch keys of a dense CPU tensor; in inference mode */
     PyObject* gradients;                /* bgn.kernels.cpu.gradients */
+    PyObject* activated; /* the same with an activation: bgn.kernels.activated.node_gradients */
 };
 inline Setup setup;
 
