@@ -240,7 +240,7 @@ static void check_running(const problem *q, answer a, const bgn_plan *p, const v
         }
     }
     if (bgn_forward(p, x, NULL, NULL, NULL, 0, 0, stats, mean, var, entries, .25, &counter, NULL,
-                    2))
+                    NULL, 2))
         fail("forward without an output");
     compare(all, 2);
     if (counter != 4) fail("the counter does not count");
@@ -481,6 +481,17 @@ static void check_refusals(void) {
     REFUSED(FORWARD(to, NULL, 0, 0, &narrow, NULL, 1));
     REFUSED(FORWARD(to, NULL, 0, 0, &odd, NULL, 1));
     REFUSED(FORWARD(NULL, NULL, 0, 0, NULL, NULL, 0));
+    const bgn_act relu = {.function = LEAKY}, silu = {.function = SILU};
+    const bgn_act sum = {.function = SILU, .residual = x}, other = {.function = HARDSWISH + 1};
+    REFUSED(FORWARD(NULL, NULL, 0, 0, NULL, &relu, 1)); /* nowhere to write */
+    REFUSED(FORWARD(to, NULL, 0, 0, NULL, &sum, 1));
+    REFUSED(FORWARD(to, NULL, 0, 0, NULL, &other, 1));
+#define BACKWARD(frozen, act) \
+    bgn_backward(p, x, x, to, NULL, 0, stats, to, NULL, NULL, frozen, NULL, act, 1)
+    REFUSED(BACKWARD(0, &silu)); /* no memory for the inner gradient */
+    REFUSED(BACKWARD(1, &relu)); /* nor for that, nor an output */
+    const bgn_act lost = {.function = LEAKY, .inverted = 1, .y = x};
+    REFUSED(BACKWARD(0, &lost)); /* a slope of 0 */
     REFUSED(bgn_moments(pn, x, stats, to, 1));
     REFUSED(bgn_write(pn, x, x, NULL, NULL, 0, stats, to, 1));
     REFUSED(bgn_products(pn, x, x, NULL, 0, stats, to, NULL, NULL, NULL, 1));
