@@ -54,9 +54,11 @@ class BatchGroupNormAct2d(BatchGroupNorm2d):
     where the C core does not run. Such a gradient cannot be differentiated again.
 
     Arguments from ``num_features`` to ``dtype`` are those of timm's BatchNormAct2d with
-    ``num_groups`` in second place, so ``functools.partial(BatchGroupNormAct2d, num_groups=8)`` is a
-    ``norm_layer`` for timm. ``act_layer`` is a class, a name or a function that makes a module; a
-    module other than those above is called after the normalizer. ``drop_layer`` comes before it.
+    ``num_groups`` in second place. timm's models of such layers (EfficientNet, RegNet, ...) take a
+    function for ``norm_layer``, ``def norm(C, **options): return BatchGroupNormAct2d(C, 8,
+    **options)``, and no class or partial that timm does not know. ``act_layer`` is a class, a name
+    or a function that makes a module; a module other than those above is called after the
+    normalizer. ``drop_layer`` comes before it.
     ``inplace`` is the module's own option and changes nothing where the activation is fused.
 
     >>> norm = BatchGroupNormAct2d(64, num_groups=1, act="relu")
