@@ -17,9 +17,13 @@ RELATIVES = (
     "bgn.GroupNorm(32)", "bgn IN", "nn.InstanceNorm2d", "bgn LN", "nn.GroupNorm(1)",
 )  # fmt: skip
 AGAINST_BN = ("bgn", "nn.BatchNorm2d")
+FUSED = ("bgn, ReLU fused", "nn.BatchNorm2d, ReLU")
+FUSED_SUM = ("bgn, sum, ReLU fused", "nn.BatchNorm2d, sum, ReLU")
 POSITIONAL = ("bgn PN", "layer_norm")
 SMALLEST = ("bgn", "nn.BatchNorm2d", "nn.GroupNorm(1)", "floor")
 STEP = ("bgn", "nn.BatchNorm2d", "no normalizer")
+STEP50 = (*STEP, "bgn, fused")
+MEMORY = (*AGAINST_BN, "bgn, fused", "bgn, fused, output kept")
 SLOW = ("compiled composite", "bgn definition")  # with --all only: minutes of compilation
 
 LARGE = 104  # megabytes in float32: larger maps are measured in training, contiguous, only
@@ -78,7 +82,7 @@ def full(threads: int, slow: bool = False) -> list[Case]:
     small, medium, every = BATCH_SIZES[:2], BATCH_SIZES[:3], BATCH_SIZES
     train = [
         Case("smallest", Shape(16, 8, 8, 1), 2, "train", "float32", "contiguous", False, SMALLEST),
-        *_layers("resnet50", every, (*HEADLINE, "floor", *RELATIVES)),
+        *_layers("resnet50", every, (*HEADLINE, "floor", *RELATIVES, *FUSED, *FUSED_SUM)),
     ]
     if slow:
         train = [_with_slow(case) for case in train]
@@ -86,7 +90,7 @@ def full(threads: int, slow: bool = False) -> list[Case]:
         *train,
         *_layers("resnet50", every, AGAINST_BN, dtype="bfloat16"),
         *_layers("resnet50", medium, (*AGAINST_BN, *POSITIONAL), layout="channels_last"),
-        *_layers("resnet50", every, AGAINST_BN, mode="eval"),
+        *_layers("resnet50", every, (*AGAINST_BN, *FUSED), mode="eval"),
         *(case for name in ("wrn10-2", "darts") for case in _layers(name, small, HEADLINE)),
         *_layers("narrow", every, AGAINST_BN),
         *_layers("narrow", every, AGAINST_BN, layout="channels_last"),
@@ -96,9 +100,9 @@ def full(threads: int, slow: bool = False) -> list[Case]:
     resnet50, resnet20 = Shape(3, 224, 224, 1), Shape(3, 32, 32, 1)
     return [
         *found,
-        Case("resnet50", resnet50, 8, "step", "float32", "contiguous", False, STEP),
+        Case("resnet50", resnet50, 8, "step", "float32", "contiguous", False, STEP50),
         Case("resnet20", resnet20, 2, "step", "float32", "contiguous", True, STEP),
-        Case("resnet50", resnet50, 8, "memory", "float32", "contiguous", False, AGAINST_BN),
+        Case("resnet50", resnet50, 8, "memory", "float32", "contiguous", False, MEMORY),
     ]
 
 

@@ -20,17 +20,21 @@ from torch.nn import functional as F
 
 import bgn
 from benchmarks.allocator import GIVE_BACK
+from bgn.surgery.modules import replace
 from bgn_lab.models.resnet import resnet
 
 SIDE = {"resnet50": 224, "resnet20": 32}
 CLASSES = {"resnet50": 1000, "resnet20": 10}
 ROOT = Path(__file__).parent.parent
+# activations and sums in the normalizers; the same with leaky ReLU, whose output alone is kept
+FUSED = ("bgn, fused", "bgn, fused, output kept")
 PROCESSES = 3  # for a peak; their median counts
 
 
 def _norm(name: str, N: int) -> Callable[[int], nn.Module]:
     norms: dict[str, Callable[[int], nn.Module]] = {
         "bgn": lambda C: bgn.BatchGroupNorm2d(C, bgn.paper_groups(N)),
+        **dict.fromkeys(FUSED, lambda C: bgn.BatchGroupNorm2d(C, bgn.paper_groups(N))),
         "nn.BatchNorm2d": nn.BatchNorm2d,
         "no normalizer": lambda _: nn.Identity(),
     }
@@ -42,6 +46,11 @@ def step(network: str, name: str, N: int, standardized: bool = False) -> Callabl
     torch.manual_seed(0)
     side, classes = SIDE[network], CLASSES[network]
     model = resnet(network, _norm(name, N), classes)
+    if name == FUSED[1]:
+        leaky = [m for m in model.modules() if isinstance(m, nn.ReLU)]
+        replace(model, {m: nn.LeakyReLU(0.01, inplace=True) for m in leaky})
+    if name in FUSED:
+        bgn.convert(model, num_groups=bgn.paper_groups(N), exact=False, fuse_act="output")
     if standardized:
         bgn.standardize(model)
     x, target = torch.randn(N, 3, side, side), torch.randint(classes, (N,))

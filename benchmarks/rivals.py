@@ -59,6 +59,37 @@ class LayerNorm(nn.Module):
         return y.permute(0, 3, 1, 2)
 
 
+class Followed(nn.Module):
+    """A normalizer, then ReLU in place."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.relu = norm, nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.relu(self.norm(x))
+        return y
+
+
+class Summed(nn.Module):
+    """A normalizer, a sum in place and ReLU in place, as at the end of a residual block.
+
+    The residual has a gradient; ``training_step`` makes it. Of a fused layer, all three in one.
+    """
+
+    residual: Tensor
+
+    def __init__(self, norm: nn.Module, fused: bool) -> None:
+        super().__init__()
+        self.norm, self.fused = norm, fused
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.fused:
+            y: Tensor = self.norm(x, self.residual)
+            return y
+        return F.relu_(self.norm(x).add_(self.residual))
+
+
 def _compiled(C: int, G: int) -> nn.Module:
     torch.compiler.reset()  # after a few shapes torch would stop compiling and run it eagerly
     layer: Any = torch.compile(Composite(C, G), dynamic=False)
@@ -79,6 +110,10 @@ LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
     "nn.GroupNorm(1)": lambda C, _: nn.GroupNorm(1, C),
     "nn.InstanceNorm2d": lambda C, _: nn.InstanceNorm2d(C, affine=True),
     "layer_norm": lambda C, _: LayerNorm(C),
+    "bgn, ReLU fused": lambda C, G: bgn.BatchGroupNormAct2d(C, G),
+    "nn.BatchNorm2d, ReLU": lambda C, _: Followed(nn.BatchNorm2d(C)),
+    "bgn, sum, ReLU fused": lambda C, G: Summed(bgn.BatchGroupNormAct2d(C, G), fused=True),
+    "nn.BatchNorm2d, sum, ReLU": lambda C, _: Summed(nn.BatchNorm2d(C), fused=False),
     "compiled composite": _compiled,
 }
 NEEDS_32 = ("bgn.GroupNorm(32)", "nn.GroupNorm(32)")  # groups of whole channels
@@ -87,7 +122,10 @@ NEEDS_32 = ("bgn.GroupNorm(32)", "nn.GroupNorm(32)")  # groups of whole channels
 def training_step(layer: nn.Module, x: Tensor, gy: Tensor) -> Step:
     """Forward and backward, gradients thrown away."""
     x = x.detach().requires_grad_()
-    parameters = list(layer.parameters())
+    parameters: list[Tensor] = list(layer.parameters())
+    if isinstance(layer, Summed):
+        layer.residual = torch.randn_like(x).requires_grad_()
+        parameters.append(layer.residual)
 
     def step() -> None:
         layer(x).backward(gy)

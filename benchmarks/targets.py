@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.cases import Case, full
+from benchmarks.cases import FUSED, FUSED_SUM, Case, full
 from benchmarks.others import is_disturbed
 
 Row = Mapping[str, Any]
@@ -18,8 +18,8 @@ Row = Mapping[str, Any]
 class Target:
     """Ours against theirs on the rows of a setting: a limit of the mean, and one of the worst row.
 
-    Limits are ratios of times; with ``unit``, differences of memory. ``name`` is what ``--only``
-    asks for; several targets may share it.
+    Limits are ratios of times; with ``unit``, differences of memory, in MB or in % of theirs.
+    ``name`` is what ``--only`` asks for; several targets may share it.
     """
 
     name: str
@@ -70,6 +70,7 @@ TRAINING = {
 }  # fmt: skip
 _LAST = {**TRAINING, "layout": "channels_last"}
 _STEP50 = {"network": "resnet50", "mode": "step"}
+_MEMORY = {"network": "resnet50", "mode": "memory"}
 _STEP20 = {"network": "resnet20", "mode": "step"}
 BN, GN = "nn.BatchNorm2d", "nn.GroupNorm(32)"
 
@@ -96,13 +97,21 @@ TARGETS = (
     Target("relatives", "IN, training", "bgn IN", "nn.InstanceNorm2d", TRAINING, 0.85, 1.00),
     Target("relatives", "LN, training", "bgn LN", "nn.GroupNorm(1)", TRAINING, 0.85, 1.00),
     Target("relatives", "PN, channels_last", "bgn PN", "layer_norm", _LAST, 0.85, 1.00),
+    Target("fused", "training, fused", *FUSED, TRAINING, 0.40),
+    Target("fused", "training, fused sum", *FUSED_SUM, TRAINING, 0.40),
+    Target("fused", "eval, fused", *FUSED, {**TRAINING, "mode": "eval"}, 0.60),
     Target("resnet50", "ResNet-50 step, batch 8", "bgn", BN, _STEP50, 0.92),
+    Target("fused", "ResNet-50 step, fused", "bgn, fused", BN, _STEP50, 0.86),
     Target("resnet20", "ResNet-20 step, batch 2", "bgn", BN, _STEP20, 0.92),
+    # plain: no more than a layer may; keeping outputs alone: the inputs of 53 layers less
+    Target("fused", "ResNet-50 step, memory", "bgn, fused", BN, _MEMORY, 2.0, unit="MB"),
+    Target(
+        "fused", "ResNet-50 step, memory", "bgn, fused, output kept", BN, _MEMORY, -20.0, unit="%"
+    ),
     # A layer may keep O(C + G) numbers beyond BN: below 1 MB for 53 layers. The other megabyte is
     # scatter between processes, about 0.5 MB. One more feature map per layer would take 300 MB.
     Target(
-        "memory", "ResNet-50 step, memory", "bgn", BN,
-        {"network": "resnet50", "mode": "memory"}, 2.0, unit="MB",
+        "memory", "ResNet-50 step, memory", "bgn", BN, _MEMORY, 2.0, unit="MB",
     ),
 )  # fmt: skip
 NAMES = tuple(dict.fromkeys(target.name for target in TARGETS))
@@ -122,12 +131,13 @@ def ratio(row: Row, ours: str, theirs: str) -> float | None:
     return float(times[ours]["median"] / times[theirs]["median"])
 
 
-def extra_memory(row: Row, ours: str, theirs: str) -> float | None:
-    """Megabytes at our peak beyond theirs, or None where one of them did not run."""
+def extra_memory(row: Row, ours: str, theirs: str, unit: str = "MB") -> float | None:
+    """Memory at our peak beyond theirs, or None where one of them did not run."""
     memory = row.get("memory", {})
     if ours not in memory or theirs not in memory:
         return None
-    return float(memory[ours]["median"] - memory[theirs]["median"])
+    own, other = memory[ours]["median"], memory[theirs]["median"]
+    return float(own - other if unit == "MB" else 100 * (own / other - 1))
 
 
 def geometric_mean(ratios: Iterable[tuple[float, int]]) -> float:
@@ -138,7 +148,14 @@ def geometric_mean(ratios: Iterable[tuple[float, int]]) -> float:
 
 def judge(target: Target, rows: Sequence[Row]) -> Verdict:
     """Mean and worst of the rows that belong to a target."""
-    value = extra_memory if target.unit else ratio
+
+    def value(row: Row, ours: str, theirs: str) -> float | None:
+        return (
+            extra_memory(row, ours, theirs, target.unit)
+            if target.unit
+            else ratio(row, ours, theirs)
+        )
+
     found = [
         (v, row["count"], f"{row['N']}x{row['shape']}")
         for row in rows

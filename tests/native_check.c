@@ -240,7 +240,7 @@ static void check_running(const problem *q, answer a, const bgn_plan *p, const v
         }
     }
     if (bgn_forward(p, x, NULL, NULL, NULL, 0, 0, stats, mean, var, entries, .25, &counter, NULL,
-                    2))
+                    NULL, 2))
         fail("forward without an output");
     compare(all, 2);
     if (counter != 4) fail("the counter does not count");
@@ -272,10 +272,10 @@ static void check_renorm(const problem *q, answer a, const bgn_plan *p, const re
     for (int threads = 1; threads <= 3; threads++) {
         wipe(all, 4);
         if (bgn_forward(p, x, all[0].found, w, b, q->low, eps, stats, NULL, NULL, 0, 0, NULL,
-                        &renorm, threads))
+                        &renorm, NULL, threads))
             fail("forward with renormalization");
         if (bgn_backward(p, gy, x, all[1].found, w, q->low, stats, rstd, all[2].found, all[3].found,
-                         0, &renorm, threads))
+                         0, &renorm, NULL, threads))
             fail("backward with renormalization");
         compare(all, 4);
         if (threads > 1 && digest(all, 4) != first) fail("renormalization depends on threads");
@@ -317,15 +317,15 @@ static void check_given(const problem *q, answer a, const bgn_plan *p, const res
     expect(q, a, t, x, gy, w, b, 1);
     for (int threads = 1; threads <= 3; threads++) {
         wipe(all, 5);
-        if (bgn_apply(p, x, y, w, b, q->low, eps, mean, var, rstd, threads)) fail("apply");
-        if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, NULL, threads))
+        if (bgn_apply(p, x, y, w, b, q->low, eps, mean, var, rstd, NULL, threads)) fail("apply");
+        if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, NULL, NULL, threads))
             fail("backward with given statistics");
         compare(all, 5);
     }
     if (!gx) return unfence(var);
     memset(x, 0xff, (size_t)(a.n * ITEM_BYTES[q->type])); /* NaN */
     wipe(all + 1, 1);
-    if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, NULL, 2))
+    if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 1, NULL, NULL, 2))
         fail("frozen backward");
     compare(all + 1, 1);
     wipe(all + 1, 1);
@@ -362,9 +362,10 @@ static void check(const problem *q) {
     expect(q, a, t, x, gy, w, b, 0);
     for (int threads = 1; threads <= 3; threads++) {
         wipe(all, 7);
-        if (bgn_forward(p, x, y, w, b, q->low, eps, stats, NULL, NULL, 0, 0, NULL, NULL, threads))
+        if (bgn_forward(p, x, y, w, b, q->low, eps, stats, NULL, NULL, 0, 0, NULL, NULL, NULL,
+                        threads))
             fail("forward");
-        if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 0, NULL, threads))
+        if (bgn_backward(p, gy, x, gx, w, q->low, mean, rstd, gw, gb, 0, NULL, NULL, threads))
             fail("backward");
         compare(all, 7);
         if (threads > 1 && digest(all, 7) != first) fail("bits depend on the number of threads");
@@ -426,9 +427,10 @@ static int attempt(int what, bgn_plan *p, const float *x, float *y, float *stats
     if (what == 0) return !p;
     if (what == 1)
         return bgn_forward(p, x, y, NULL, NULL, 0, 1e-5, stats, positional ? NULL : running,
-                           running, p->G, .1, NULL, NULL, 2);
-    if (what == 2) return bgn_backward(p, x, x, y, NULL, 0, stats, rstd, NULL, NULL, 0, NULL, 2);
-    if (what == 3) return bgn_apply(p, x, y, NULL, NULL, 0, 1e-5, stats, var, rstd, 2);
+                           running, p->G, .1, NULL, NULL, NULL, 2);
+    if (what == 2)
+        return bgn_backward(p, x, x, y, NULL, 0, stats, rstd, NULL, NULL, 0, NULL, NULL, 2);
+    if (what == 3) return bgn_apply(p, x, y, NULL, NULL, 0, 1e-5, stats, var, rstd, NULL, 2);
     if (what == 4) return bgn_moments(p, x, stats, var, 2);
     if (what == 5) return bgn_write(p, x, y, NULL, NULL, 0, stats, rstd, 2);
     if (what == 6) return bgn_products(p, x, x, NULL, 0, stats, rstd, sums, NULL, NULL, 2);
@@ -470,12 +472,26 @@ static void check_refusals(void) {
     bgn_plan *pn = bgn_plan_new(q.N, q.C, q.P, 1, 1, 1, F32, POSITIONAL);
 #define REFUSED(call) \
     if ((call) != 2) fail(#call)
-    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, to, to, 6, .1, NULL, NULL, 1));
-    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, to, to, 4, -1, NULL, NULL, 1));
+#define FORWARD(y, mean, entries, momentum, renorm, act, threads)                              \
+    bgn_forward(p, x, y, NULL, NULL, 0, 1e-5, stats, mean, mean, entries, momentum, NULL, renorm, \
+                act, threads)
+    REFUSED(FORWARD(NULL, to, 6, .1, NULL, NULL, 1));
+    REFUSED(FORWARD(NULL, to, 4, -1, NULL, NULL, 1));
     const bgn_renorm narrow = {to, to, 4, .5, 1, to, to}, odd = {to, to, 5, 2, 1, to, to};
-    REFUSED(bgn_forward(p, x, to, NULL, NULL, 0, 1e-5, stats, NULL, NULL, 0, 0, NULL, &narrow, 1));
-    REFUSED(bgn_forward(p, x, to, NULL, NULL, 0, 1e-5, stats, NULL, NULL, 0, 0, NULL, &odd, 1));
-    REFUSED(bgn_forward(p, x, NULL, NULL, NULL, 0, 1e-5, stats, NULL, NULL, 0, 0, NULL, NULL, 0));
+    REFUSED(FORWARD(to, NULL, 0, 0, &narrow, NULL, 1));
+    REFUSED(FORWARD(to, NULL, 0, 0, &odd, NULL, 1));
+    REFUSED(FORWARD(NULL, NULL, 0, 0, NULL, NULL, 0));
+    const bgn_act relu = {.function = LEAKY}, silu = {.function = SILU};
+    const bgn_act sum = {.function = SILU, .residual = x}, other = {.function = HARDSWISH + 1};
+    REFUSED(FORWARD(NULL, NULL, 0, 0, NULL, &relu, 1)); /* nowhere to write */
+    REFUSED(FORWARD(to, NULL, 0, 0, NULL, &sum, 1));
+    REFUSED(FORWARD(to, NULL, 0, 0, NULL, &other, 1));
+#define BACKWARD(frozen, act) \
+    bgn_backward(p, x, x, to, NULL, 0, stats, to, NULL, NULL, frozen, NULL, act, 1)
+    REFUSED(BACKWARD(0, &silu)); /* no memory for the inner gradient */
+    REFUSED(BACKWARD(1, &relu)); /* nor for that, nor an output */
+    const bgn_act lost = {.function = LEAKY, .inverted = 1, .y = x};
+    REFUSED(BACKWARD(0, &lost)); /* a slope of 0 */
     REFUSED(bgn_moments(pn, x, stats, to, 1));
     REFUSED(bgn_write(pn, x, x, NULL, NULL, 0, stats, to, 1));
     REFUSED(bgn_products(pn, x, x, NULL, 0, stats, to, NULL, NULL, NULL, 1));
@@ -509,7 +525,7 @@ static void check_halves(int type) {
     bgn_plan *p = bgn_plan_new(q.N, q.C, q.P, q.B, q.G, q.whole, q.type, q.walk);
     for (int k = 0; k < 2; k++) {
         float mean = 0, var = 1, rstd, w = k ? 1.7f : 1;
-        if (bgn_apply(p, x, y, &w, NULL, 0, 0, &mean, &var, &rstd, 1)) fail("apply");
+        if (bgn_apply(p, x, y, &w, NULL, 0, 0, &mean, &var, &rstd, NULL, 1)) fail("apply");
         for (int i = 0; i < ALL; i++) {
             float exact = (float)get(type, x, i) * w;
             if (isnan(exact) ? isnan(get(type, y, i)) : nearest(type, y[i], exact)) continue;

@@ -233,7 +233,7 @@ def misuse(what: str) -> None:
     )()
     to = ctypes.addressof(stats) + (what == "crooked statistics")
     arrays = plan.pointer, x.data_ptr(), y.data_ptr(), None, None, 0
-    cpu.library.forward(*arrays, 1e-5, to, None, None, 0, 0.0, None, None, 1)
+    cpu.library.forward(*arrays, 1e-5, to, None, None, 0, 0.0, None, None, None, 1)
 
 
 def report(what: str) -> str:

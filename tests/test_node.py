@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import bgn
 from bgn import kernels
 from bgn.kernels import cpu, node, plans
+from bgn.kernels.library import LEAKY, SILU
 from bgn.partition import slices
 from bgn.renorm import Reference
 from bgn.running import Running
@@ -25,6 +26,15 @@ _why_not = node.load()[1] if cpu.available() else f"the cpu backend is {cpu.why_
 pytestmark = pytest.mark.skipif(bool(_why_not), reason=f"no node in C++: {_why_not}")
 
 C = 6
+
+
+class Summed(bgn.BatchGroupNormAct2d):
+    """Adds its own input before the activation."""
+
+    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(input, residual=input)
+
+
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     **{f"bgn, G = {G}": (lambda G=G: bgn.BatchGroupNorm2d(C, G)) for G in (1, 3, 4, 6)},
     "bgn, auto": lambda: bgn.BatchGroupNorm2d(C, "auto"),
@@ -32,6 +42,11 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "bgn, no weight": lambda: bgn.BatchGroupNorm2d(C, 2, affine=False),
     "bgn, no bias": lambda: bgn.BatchGroupNorm2d(C, 2, bias=False),
     "bgn, own statistics": lambda: bgn.BatchGroupNorm2d(C, 2, track_running_stats=False),
+    **{
+        name: (lambda name=name: bgn.BatchGroupNormAct2d(C, 2, act=name))
+        for name in ("relu", "leaky_relu", "silu", "hardswish")
+    },
+    **{f"sum, {name}": (lambda name=name: Summed(C, 2, act=name)) for name in ("relu", "identity")},
     "gbgn": lambda: bgn.GeneralBatchGroupNorm2d(C, 3, batch_blocks=2),
     "gn": lambda: bgn.GroupNorm(2, C),
     "gn, merged view": lambda: bgn.GroupNorm(4, C),
@@ -146,11 +161,12 @@ def arguments(**others: Any) -> list[Any]:
         "counter": torch.tensor(0),
         "given": None,
         "reference": None,
+        "act": None,
     }
     plain.update(others)
     running = Running(*(plain.pop(name) for name in ("mean", "var", "momentum", "counter")))
-    given, reference = plain.pop("given"), plain.pop("reference")
-    return [*plain.values(), running if given is None else None, given, reference]
+    given, reference, act = (plain.pop(name) for name in ("given", "reference", "act"))
+    return [*plain.values(), running if given is None else None, given, reference, act]
 
 
 def freed(*shape: int) -> Tensor:
@@ -203,6 +219,15 @@ UNUSUAL: dict[str, Callable[[], dict[str, Any]]] = {
     "share as a tensor": lambda: {
         "reference": Reference(torch.zeros(2), torch.ones(2), 3.0, 5.0, torch.tensor(1.0))
     },
+    "residual of another shape": lambda: {"act": (LEAKY, 0.0, torch.zeros(C, 1, 1))},
+    "residual of another dtype": lambda: {"act": (LEAKY, 0.0, torch.zeros(4, C, 3, 3).double())},
+    "residual before a smooth function": lambda: {"act": (SILU, 0.0, torch.zeros(4, C, 3, 3))},
+    "freed residual": lambda: {"act": (LEAKY, 0.0, freed(4, C, 3, 3))},
+    "bias of inference mode": lambda: {
+        "x": torch.randn(4, C, 3, 3, requires_grad=True),
+        "bias": inference(C),
+        "act": (LEAKY, 0.0, None),
+    },
     "weight of inference mode": lambda: {
         "x": torch.randn(4, C, 3, 3, requires_grad=True),
         "weight": inference(C),
@@ -236,6 +261,9 @@ def test_what_is_usual_is_not_left_to_python() -> None:
     assert call_node(arguments(momentum=1, eps=1, counter=None)) is not None
     assert call_node(arguments(given=(torch.zeros(2), torch.ones(2)))) is not None
     assert call_node(arguments(x=inference(4, C, 3, 3))) is not None
+    residual = torch.zeros(4, C, 3, 3)
+    assert call_node(arguments(act=(LEAKY, 0.1, residual))) is not None
+    assert call_node(arguments(act=(SILU, 0.0, None))) is not None
 
 
 def test_transforms_are_left_to_python() -> None:

@@ -20,6 +20,8 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "bgn-strips": lambda: bgn.BatchGroupNorm2d(C, 12),
     "bgn-cumulative": lambda: bgn.BatchGroupNorm2d(C, 2, momentum=None),
     "bgn-untracked": lambda: bgn.BatchGroupNorm2d(C, 2, track_running_stats=False),
+    "bgn-relu": lambda: bgn.BatchGroupNormAct2d(C, 2),
+    "bgn-silu": lambda: bgn.BatchGroupNormAct2d(C, 5, act="silu"),
     "gbgn": lambda: bgn.GeneralBatchGroupNorm2d(C, 2, batch_blocks=2),
     "gn-merged": lambda: bgn.GroupNorm(4, C),
     "in": lambda: bgn.GroupNorm(C, C),

@@ -7,6 +7,7 @@
 from bgn import functional
 from bgn._info import info
 from bgn._version import __version__
+from bgn.activated import BatchGroupNormAct2d
 from bgn.factory import norm_layer
 from bgn.groups import auto_groups, nearest_groups, paper_groups
 from bgn.layers import (
@@ -32,6 +33,7 @@ __all__ = [
     "BatchGroupNorm1d",
     "BatchGroupNorm2d",
     "BatchGroupNorm3d",
+    "BatchGroupNormAct2d",
     "DomainNorm",
     "GeneralBatchGroupNorm2d",
     "GroupNorm",

@@ -14,7 +14,8 @@ import warnings
 import torch
 from torch import Tensor
 
-from bgn import checks, kernels
+from bgn import activation, checks, kernels
+from bgn.activation import After
 from bgn.kernels import Plan, definition
 from bgn.kernels.eligible import refuse_freed
 from bgn.kernels.plans import Cut
@@ -22,7 +23,13 @@ from bgn.partition import channel_groups, slices
 from bgn.renorm import Reference
 from bgn.running import Running, update_ragged
 
-__all__ = ["batch_group_norm", "general_batch_group_norm", "group_norm", "positional_norm"]
+__all__ = [
+    "batch_group_norm",
+    "batch_group_norm_act",
+    "general_batch_group_norm",
+    "group_norm",
+    "positional_norm",
+]
 
 Given = tuple[Tensor, Tensor]  # mean and variance
 
@@ -57,15 +64,72 @@ def batch_group_norm(
     >>> bool(y.mean().abs() < 1e-6), round(y.var(correction=0).item(), 3)
     (True, 1.0)
     """
+    return _batch_group_norm(
+        input, num_groups, running_mean, running_var, weight, bias, training, momentum, eps,
+        counter, batch_blocks, None,
+    )  # fmt: skip
+
+
+def batch_group_norm_act(
+    input: Tensor,
+    num_groups: int,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    counter: Tensor | None = None,
+    batch_blocks: int = 1,
+    *,
+    act: str = "relu",
+    negative_slope: float = activation.SLOPE,
+    residual: Tensor | None = None,
+    save: str = activation.INPUT,
+) -> Tensor:
+    """``act(batch_group_norm(input, ...) + residual)`` in the normalizer's passes over memory.
+
+    ``act`` is ``"relu"``, ``"leaky_relu"``, ``"silu"``, ``"hardswish"`` or ``"identity"``; for
+    ``save="output"`` see :class:`bgn.BatchGroupNormAct2d`.
+
+    >>> x = torch.randn(2, 8, 4, 4)
+    >>> y = batch_group_norm_act(x, num_groups=1, training=True, act="relu", residual=x)
+    >>> torch.allclose(y, (batch_group_norm(x, 1, training=True) + x).relu(), atol=1e-6)
+    True
+    """
+    after = After(activation.checked(act, negative_slope, save), residual)
+    return _batch_group_norm(
+        input, num_groups, running_mean, running_var, weight, bias, training, momentum, eps,
+        counter, batch_blocks, after,
+    )  # fmt: skip
+
+
+def _batch_group_norm(
+    input: Tensor,
+    num_groups: int,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float | None,
+    eps: float,
+    counter: Tensor | None,
+    batch_blocks: int,
+    after: After | None,
+) -> Tensor:
     num_groups = checks.positive_int("num_groups", num_groups)
     batch_blocks = checks.positive_int("batch_blocks", batch_blocks)
     for name, value in ("running_mean", running_mean), ("running_var", running_var):
         checks.vector(name, value, num_groups, "group")
     running, given = _statistics(running_mean, running_var, training, momentum, counter)
     if given is None:
-        return in_blocks(input, slices, num_groups, batch_blocks, weight, bias, eps, running)
+        return in_blocks(
+            input, slices, num_groups, batch_blocks, weight, bias, eps, running, after=after
+        )
     plan = kernels.plan(slices, input, num_groups)
-    return batch_wide(input, plan, weight, bias, eps, None, given)
+    return batch_wide(input, plan, weight, bias, eps, None, given, after=after)
 
 
 def general_batch_group_norm(
@@ -155,25 +219,27 @@ def batch_wide(
     running: Running | None,
     given: Given | None,
     reference: Reference | None = None,
+    after: After | None = None,
 ) -> Tensor:
     """Normalize with given statistics or with the batch's own, which move the running ones.
 
-    With a reference, the output is corrected towards it (batch renormalization).
+    With a reference, the output is corrected towards it (batch renormalization). ``after`` follows.
     """
     checks.eps(eps, training=given is None)
     if running is not None:
         checks.momentum(running.momentum)
     if plan.empty:
-        return _empty_batch(input, plan, weight, bias, running, given)
+        empty = _empty_batch(input, plan, weight, bias, running, given)
+        return empty if after is None else after(empty)
     if given is not None:
-        return kernels.normalize_with(input, plan, *given, weight, bias, eps)
+        return kernels.normalize_with(input, plan, *given, weight, bias, eps, after)
     if plan.smallest_count == 1:
         raise ValueError(
             f"input of shape {tuple(plan.shape)} with num_groups={plan.part.G} leaves 1 value per"
             " statistic in training; expected more than 1: a larger batch, a smaller num_groups,"
             " or eval()"
         )
-    return kernels.normalize(input, plan, weight, bias, eps, running, reference)
+    return kernels.normalize(input, plan, weight, bias, eps, running, reference, after)
 
 
 def in_blocks(
@@ -187,6 +253,7 @@ def in_blocks(
     running: Running | None,
     first_block: bool = False,
     reference: Reference | None = None,
+    after: After | None = None,
 ) -> Tensor:
     """Normalize blocks of consecutive samples, each with its own statistics.
 
@@ -195,12 +262,15 @@ def in_blocks(
     """
     if batch_blocks == 1:
         plan = kernels.plan(cut, input, num_groups)
-        return batch_wide(input, plan, weight, bias, eps, running, None, reference)
+        return batch_wide(input, plan, weight, bias, eps, running, None, reference, after)
     N = kernels.sizes(input)[0]
     first_block = first_block and running is not None and N > 0
     if N % batch_blocks == 0 and not first_block:
         plan = kernels.plan(cut, input, num_groups, batch_blocks)
-        return batch_wide(input, plan, weight, bias, eps, running, None, reference)
+        return batch_wide(input, plan, weight, bias, eps, running, None, reference, after)
+    if after is not None:
+        options = weight, bias, eps, running, first_block, reference
+        return after(in_blocks(input, cut, num_groups, batch_blocks, *options))
     if not torch.compiler.is_compiling() and input.is_mkldnn:  # it cannot be sliced
         options = weight, bias, eps, running, first_block, reference
         return in_blocks(input.to_dense(), cut, num_groups, batch_blocks, *options).to_mkldnn()

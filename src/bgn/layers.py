@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from bgn import checks, kernels
 from bgn import functional as F
 from bgn._fx import leaf as fx_leaf
+from bgn.activation import After
 from bgn.groups import AUTO, auto_groups, warn_of_one_image
 from bgn.partition import (
     Partition,
@@ -166,13 +167,16 @@ class _BatchWideNorm(Renormalized, _NormBase):
 
     @fx_leaf
     def forward(self, input: Tensor) -> Tensor:
+        return self._run(input, None)
+
+    def _run(self, input: Tensor, after: After | None) -> Tensor:
         if self.renorm is not None and self._must_break_graph(input):
             disable: Any = torch.compiler.disable
-            output: Tensor = disable(self._normalize)(input)
+            output: Tensor = disable(self._normalize)(input, after)
             return output
-        return self._normalize(input)
+        return self._normalize(input, after)
 
-    def _normalize(self, input: Tensor) -> Tensor:
+    def _normalize(self, input: Tensor, after: After | None = None) -> Tensor:
         shape = kernels.sizes(input)
         checks.dims(shape, self.accepted_dims, type(self).__name__)
         checks.channels(shape, "num_features", self.num_features)
@@ -184,16 +188,16 @@ class _BatchWideNorm(Renormalized, _NormBase):
             reference = None
             if self.renorm is not None and self.track_running_stats:
                 reference = self._reference(mean, var, input, G)
-            output = F.in_blocks(
-                input, self.cut, G, blocks, weight, bias, self.eps, running, first, reference
-            )
+            options = weight, bias, self.eps, running, first, reference, after
+            output = F.in_blocks(input, self.cut, G, blocks, *options)
             if self.renorm is not None:
                 self._count_step(running)
             if self.undecided and input.numel():  # now that the batch was accepted
                 self.num_groups, self.undecided = G, False
             return output
         plan = kernels.plan(self.cut, input, self.num_features if self.auto else self.num_groups)
-        return F.batch_wide(input, plan, weight, bias, self.eps, None, (mean, var))
+        given = mean, var
+        return F.batch_wide(input, plan, weight, bias, self.eps, None, given, None, after)
 
     def _running(self, mean: Any, var: Any, counter: Tensor | None) -> Running | None:
         """The running statistics that this batch moves, if any; counts the batch if there are none.

@@ -206,6 +206,23 @@ def test_timm(timm: Any, name: str) -> None:
         assert any(not isinstance(m.act, nn.Identity) for m in activated)
 
 
+def test_timm_builds_and_fuses_layers_with_activations(timm: Any) -> None:
+    def norm(C: int, **options: Any) -> nn.Module:
+        return bgn.BatchGroupNormAct2d(C, 8, **{"act_layer": nn.SiLU, **options})
+
+    def count(net: nn.Module) -> int:
+        return sum(isinstance(m, bgn.BatchGroupNormAct2d) for m in net.modules())
+
+    x = torch.randn(2, 3, 64, 64)
+    built = timm.create_model("efficientnet_b0", norm_layer=norm)
+    plain = timm.create_model("efficientnet_b0").eval()
+    converted = bgn.convert(copy.deepcopy(plain), num_groups=8, fuse_act=True)
+    assert count(built) == count(converted) == 49
+    assert list(converted.state_dict()) == list(plain.state_dict()) == list(built.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(converted(x), plain(x), rtol=1e-3, atol=1e-4)
+
+
 def test_timm_models_of_layer_norm_are_refused(timm: Any) -> None:
     with pytest.raises(ValueError, match="has no normalizer that is known here"):
         bgn.convert(timm.create_model("convnext_atto", num_classes=10), batch_size=2)

@@ -17,11 +17,14 @@ the sweeps one by one, for what changes the numbers between them. Which backend 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from bgn import checks
-from bgn.kernels import aten, backends, between, cpu, definition, graph, triton
+from bgn.activation import After
+from bgn.kernels import activated, aten, backends, between, cpu, definition, graph, triton
 from bgn.kernels.backends import BACKENDS, choice, choose, devices, use
 from bgn.kernels.eligible import refuse_freed
 from bgn.kernels.plans import Plan, channel_plan, plan, positions, sizes
@@ -59,11 +62,16 @@ def normalize(
     eps: float,
     running: Running | None = None,
     reference: Reference | None = None,
+    after: After | None = None,
 ) -> Tensor:
     """Normalize with the statistics of x itself, and move the running ones towards them.
 
-    With a reference, the output is corrected towards it (batch renormalization).
+    With a reference, the output is corrected towards it (batch renormalization). ``after`` follows:
+    in the same sweeps on the C core, as torch's operators elsewhere.
     """
+    if after is not None:
+        y = _with_activation(x, plan, weight, bias, eps, running, None, reference, after)
+        return after(normalize(x, plan, weight, bias, eps, running, reference)) if y is None else y
     if backends.active.core:
         y = cpu.run(x, plan, weight, bias, eps, running, None, reference)
         if y is not None:
@@ -115,8 +123,13 @@ def normalize_with(
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
+    after: After | None = None,
 ) -> Tensor:
     """Normalize with given statistics, those of eval mode: (G,), or a mean per channel."""
+    if after is not None:
+        given = mean, var
+        y = _with_activation(x, plan, weight, bias, eps, None, given, None, after)
+        return after(normalize_with(x, plan, *given, weight, bias, eps)) if y is None else y
     if plan.part.channel_means:
         checks.statistics(x, plan.part, mean, var)
         var = var[plan.part.group_of_unit(var.device)]  # (G,) -> (C,)
@@ -140,6 +153,11 @@ def normalize_with(
         dense = normalize_with(x.to_dense(), plan, mean, var, weight, bias, eps)
         return dense.to_mkldnn()
     return definition.normalize_with(x, plan.part, mean, var, weight, bias, eps)
+
+
+def _with_activation(x: Tensor, plan: Plan, *arguments: Any) -> Tensor | None:
+    """What :func:`bgn.kernels.activated.run` gives; None where the C core is not at work."""
+    return activated.run(x, plan, *arguments) if backends.active.core and plan.kept else None
 
 
 def positional(

@@ -120,6 +120,10 @@ def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
+def _reference(structure: Any) -> Any:
+    return None if structure is None else ctypes.byref(structure)
+
+
 def _check(code: int) -> None:
     if code == 1:
         raise MemoryError("no memory for the sums of a normalizer")
@@ -143,8 +147,12 @@ def forward(
     eps: float,
     running: Running | None,
     reference: Reference | None = None,
+    act: Any = None,
 ) -> tuple[Tensor, Any, Tensor | None]:
-    """The output; in memory of C, mean, variance and 1 / standard deviation; corrections."""
+    """The output; in memory of C, mean, variance and 1 / standard deviation; corrections.
+
+    ``act`` is what follows, a :class:`CAct`.
+    """
     to = _NOWHERE
     direct = running is not None and _are_writable(running, core)
     if running is not None and not direct:
@@ -171,6 +179,7 @@ def forward(
             stats,
             *to,
             renorm,
+            _reference(act),
             core.threads(),
         )
     )
@@ -201,6 +210,7 @@ def apply(
     core: CorePlan,
     eps: float,
     given: Given,
+    act: Any = None,
 ) -> tuple[Tensor, Any]:
     """The output and, in memory of C, mean, nothing and 1 / standard deviation."""
     y = torch.empty_like(x)
@@ -222,6 +232,7 @@ def apply(
             mean.data_ptr(),
             var.data_ptr(),
             addressof(stats) + 2 * core.step,
+            _reference(act),
             core.threads(),
         )
     )
@@ -239,10 +250,11 @@ def backward(
     affine: torch.dtype,
     frozen: bool,
     correct: Tensor | None = None,
+    act: Any = None,
 ) -> Gradients:
     """The gradients of x, weight and bias that are needed; ``affine`` is the dtype of the last two.
 
-    ``mean`` and ``rstd`` are addresses.
+    ``mean`` and ``rstd`` are addresses. ``act`` is what followed: gy is the gradient of its output.
     """
     renorm = None
     if correct is not None:
@@ -266,6 +278,7 @@ def backward(
             _pointer(gb),
             frozen,
             renorm,
+            _reference(act),
             core.threads(),
         )
     )
@@ -357,6 +370,22 @@ def gradients(
     return fallback.gradients(gy, x, part, given, correct, weight, eps, affine, needs)
 
 
+def accepts(
+    x: Tensor,
+    plan: Plan,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    given: Given | None,
+    reference: Reference | None,
+) -> bool:
+    """Whether the C code may read all tensors of a call."""
+    return (
+        is_eligible(x, plan, weight, bias)
+        and (given is None or are_readable(given, x, plan))
+        and (reference is None or _is_comparable(reference, x, plan))
+    )
+
+
 def are_corrections(correct: Tensor, core: CorePlan) -> bool:
     """Whether the C code may read corrections."""
     return (
@@ -387,15 +416,11 @@ def run(
         return None
     if _run_in_cpp is not None:
         y: Tensor | None = _run_in_cpp(
-            plan.node or _node_of(plan), x, weight, bias, eps, running, given, reference
+            plan.node or _node_of(plan), x, weight, bias, eps, running, given, reference, None
         )
         if y is not None:
             return y
-    if not is_eligible(x, plan, weight, bias):
-        return None
-    if given is not None and not are_readable(given, x, plan):
-        return None
-    if reference is not None and not _is_comparable(reference, x, plan):
+    if not accepts(x, plan, weight, bias, given, reference):
         return None
     x = x.contiguous(memory_format=plan.layout)
     if torch.is_grad_enabled() and (
@@ -434,11 +459,18 @@ def _node_of(plan: Plan) -> Any:
     return plan.node
 
 
+def _activated_gradients(*arguments: Any) -> Any:
+    """See :func:`bgn.kernels.activated.node_gradients`, in a module that imports this one."""
+    from bgn.kernels import activated
+
+    return activated.node_gradients(*arguments)
+
+
 def _connect(module: Any) -> Any:
     """Tell the node in C++ where the C core and ``gradients`` are; its function ``run``."""
     entries = library.forward, library.apply, library.backward
     addresses = (ctypes.cast(entry, ctypes.c_void_p).value for entry in entries)
-    module.setup(*addresses, PLAIN, gradients)
+    module.setup(*addresses, PLAIN, gradients, _activated_gradients)
     return module.run
 
 
@@ -494,7 +526,7 @@ def track(x: Tensor, plan: Plan, running: Running) -> bool:
     to = mean.data_ptr(), var.data_ptr(), mean.numel(), running.weight_of_next(), _pointer(counter)
     stats, nothing = core.Statistics(), (None, None, None, False, 1.0)  # y, weight, bias, low, eps
     threads = core.threads()
-    _check(library.forward(core.pointer, x.data_ptr(), *nothing, stats, *to, None, threads))
+    _check(library.forward(core.pointer, x.data_ptr(), *nothing, stats, *to, None, None, threads))
     increment_version((mean, var) if counter is None else (mean, var, counter))
     return True
 

@@ -37,6 +37,24 @@ class CRenorm(ctypes.Structure):
     ]
 
 
+class CAct(ctypes.Structure):
+    """``bgn_act`` of native/plan.h."""
+
+    _fields_: ClassVar = [
+        ("function", ctypes.c_int),
+        ("inverted", ctypes.c_int),
+        ("slope", ctypes.c_double),
+        ("residual", ctypes.c_void_p),
+        ("b", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("inner", ctypes.c_void_p),
+        ("again", ctypes.c_void_p),
+    ]
+
+
+LEAKY, SILU, HARDSWISH = range(3)  # functions, as in native/plan.h
+
+
 class Library:
     """The functions of the shared library, with their signatures."""
 
@@ -58,10 +76,12 @@ class Library:
         self.plan_free = function("bgn_plan_free", None, pointer)
         self._use = function("bgn_use", number, number)
         running = pointer, pointer, size, real, pointer
-        self.forward = kernel("bgn_forward", *x_y_w_b_low, real, pointer, *running, pointer)
-        self.apply = kernel("bgn_apply", *x_y_w_b_low, real, *[pointer] * 3)
+        self.forward = kernel(
+            "bgn_forward", *x_y_w_b_low, real, pointer, *running, pointer, pointer
+        )
+        self.apply = kernel("bgn_apply", *x_y_w_b_low, real, *[pointer] * 4)
         self.backward = kernel(
-            "bgn_backward", *[pointer] * 4, number, *[pointer] * 4, number, pointer
+            "bgn_backward", *[pointer] * 4, number, *[pointer] * 4, number, pointer, pointer
         )
         self.moments = kernel("bgn_moments", *[pointer] * 3)
         self.write = kernel("bgn_write", *x_y_w_b_low, *[pointer] * 2)

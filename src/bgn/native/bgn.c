@@ -42,8 +42,15 @@ typedef struct {
     void *out, *mean, *var, *rstd, *gw, *gb;
     double eps, *exact, *means;
     const bgn_renorm *renorm;
+    const bgn_act *act;
     int frozen, low;
 } bgn_arguments;
+
+/* What a loop over memory makes of what it reads: of x (or of what stands in its place) and of a
+   second array, gy or the residual. Those below OTHERS are compiled on their own. */
+enum { OUTPUT, OUTPUT_LEAKY, GRADIENT, GRADIENT_LEAKY, GRADIENT_INVERTED,
+       OTHERS, OUTPUT_SUM = OTHERS, OUTPUT_SMOOTH, INNER_SIGN, INNER_SMOOTH, AGAIN };
+enum { OF_X, OF_GY, OF_LEAKY, OF_INVERTED }; /* and what it sums */
 
 #define BFLOAT 1
 #define BINARY 2
@@ -160,6 +167,23 @@ static int corrects(const bgn_plan *p, const bgn_renorm *n) {
     return p->walk < POSITIONAL && has_entries(p, n->entries) && n->r && n->d;
 }
 
+/* whether an output can be made: a residual is added before LEAKY only */
+static int is_output(const bgn_plan *p, const bgn_act *act) {
+    return p->walk < POSITIONAL && act->function >= LEAKY && act->function <= HARDSWISH &&
+           (act->function == LEAKY || !act->residual);
+}
+
+/* whether there is everything that a backward pass needs, see bgn_act */
+static int is_gradient(const bgn_plan *p, const bgn_act *act, int frozen) {
+    if (!is_output(p, act)) return 0;
+    if (act->function != LEAKY) return act->inner && !act->y && !act->inverted;
+    if ((frozen || act->residual) && !(act->inner && act->y)) return 0;
+    if (act->inner && !act->y) return 0;
+    if (!act->inverted) return !act->again;
+    return act->y && act->slope > 0 && !frozen && !act->inner == !act->residual &&
+           !act->again == !act->residual;
+}
+
 /* The entry points. T, the type of statistics, is double for F64, else float. w, b, gx, gw and
    gb may be NULL; w, b, gw and gb are of T or, where low, of x's type. All return one of the
    codes above. */
@@ -168,10 +192,12 @@ static int corrects(const bgn_plan *p, const bgn_renorm *n) {
    rstd, each (B, G), for PN each (N, P). y may be NULL: statistics only. Where running_mean is not
    NULL, running_mean and running_var have `entries` numbers of T: G, or C where groups are whole
    channels. momentum is the weight of this batch, 0 to 1. *counter, where there is one, is
-   incremented. renorm, where there is one, is read before the running statistics move. */
+   incremented. renorm, where there is one, is read before the running statistics move. act, where
+   there is one, follows: y is its output. */
 int bgn_forward(const bgn_plan *p, const void *x, void *y, const void *w, const void *b, int low,
                 double eps, void *stats, void *running_mean, void *running_var, i64 entries,
-                double momentum, i64 *counter, const bgn_renorm *renorm, int threads) {
+                double momentum, i64 *counter, const bgn_renorm *renorm, const bgn_act *act,
+                int threads) {
     const int positional = p->walk >= POSITIONAL;
     i64 count = positional ? p->N * p->P : p->B * p->G, size = count * (p->type == F64 ? 8 : 4);
     if (threads < 1) return BAD_ARGUMENT;
@@ -181,12 +207,13 @@ int bgn_forward(const bgn_plan *p, const void *x, void *y, const void *w, const 
     if (renorm && (!corrects(p, renorm) || !renorm->mean || !renorm->var || !y ||
                    !(renorm->r_max >= 1) || !(renorm->d_max >= 0)))
         return BAD_ARGUMENT;
+    if (act && (!is_output(p, act) || !y)) return BAD_ARGUMENT;
     double *exact = NULL;
     if (running_mean && !(exact = malloc((size_t)(2 * count) * sizeof(double)))) return NO_MEMORY;
     char *mean = stats;
     const bgn_arguments a = {.x = x, .out = y, .w = w, .b = b, .low = low, .eps = eps, .mean = mean,
                              .var = mean + size, .rstd = mean + 2 * size, .exact = exact,
-                             .renorm = renorm};
+                             .renorm = renorm, .act = act};
     advise(p, y);
     int failed = forward(p, &a, threads);
     if (running_mean && !failed) update(p, exact, running_mean, running_var, entries, momentum);
@@ -198,26 +225,32 @@ int bgn_forward(const bgn_plan *p, const void *x, void *y, const void *w, const 
 /* y with given statistics, mean and var (G), in one block; rstd (G) receives what the backward pass
    needs */
 int bgn_apply(const bgn_plan *p, const void *x, void *y, const void *w, const void *b, int low,
-              double eps, const void *mean, const void *var, void *rstd, int threads) {
+              double eps, const void *mean, const void *var, void *rstd, const bgn_act *act,
+              int threads) {
     if (p->walk >= POSITIONAL || p->B != 1 || threads < 1) return BAD_ARGUMENT;
+    if (act && !is_output(p, act)) return BAD_ARGUMENT;
     const bgn_arguments a = {.x = x, .out = y, .w = w, .b = b, .low = low, .eps = eps,
-                             .mean = (void *)mean, .given_var = var, .rstd = rstd};
+                             .mean = (void *)mean, .given_var = var, .rstd = rstd,
+                             .act = act};
     advise(p, y);
     return write_all(p, &a, threads);
 }
 
 /* The gradients of x, w and b from mean, rstd and, where there is a renorm, its r and d. frozen:
-   the statistics do not depend on x. */
+   the statistics do not depend on x. act, where there is one, is what followed: gy is the gradient
+   of its output. */
 int bgn_backward(const bgn_plan *p, const void *gy, const void *x, void *gx, const void *w, int low,
                  const void *mean, const void *rstd, void *gw, void *gb, int frozen,
-                 const bgn_renorm *renorm, int threads) {
+                 const bgn_renorm *renorm, const bgn_act *act, int threads) {
     if ((p->walk >= POSITIONAL && frozen) || threads < 1) return BAD_ARGUMENT;
     if (renorm && (frozen || !corrects(p, renorm))) return BAD_ARGUMENT;
+    if (act && !is_gradient(p, act, frozen)) return BAD_ARGUMENT;
     bgn_arguments a = {.gy = gy, .x = x, .out = gx, .w = w, .low = low, .mean = (void *)mean,
                        .rstd = (void *)rstd, .gw = gw, .gb = gb, .renorm = renorm,
-                       .frozen = frozen};
+                       .frozen = frozen, .act = act, .b = act ? act->b : NULL};
     advise(p, gx);
-    if (frozen && !gw && !gb) return gx ? write_all(p, &a, threads) : DONE;
+    if (act) advise(p, act->inner), advise(p, act->again);
+    if (frozen && !gw && !gb && !act) return gx ? write_all(p, &a, threads) : DONE;
     if (gx && !frozen && p->walk < POSITIONAL) {
         a.means = malloc((size_t)(2 * p->B * p->G) * sizeof(double));
         if (!a.means) return NO_MEMORY;

@@ -18,7 +18,7 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-using Needs = std::array<bool, 3>; /* the gradients of x, weight, bias */
+using Needs = std::array<bool, 4>; /* the gradients of x, weight, bias, residual */
 
 constexpr const char* NAME = "_Normalize"; /* as the class in Python */
 
@@ -30,17 +30,27 @@ struct Call {
     bool has_weight, has_bias;
     bool frozen; /* whether the statistics were given: mean and variance are saved too */
     bool renorm; /* whether corrections are saved too */
+    int function;      /* what follows, or NONE */
+    double slope;      /* of LEAKY */
+    bool has_residual; /* whether something is added before it */
+
+    /* whether the output is saved, for the sign of the function's argument */
+    bool by_sign() const { return function == LEAKY && (has_residual || frozen); }
+    /* whether the gradient of the function's argument is written before the sweeps */
+    bool has_inner() const { return function > LEAKY || by_sign(); }
 
     /* edges exist for the tensors that were given */
     int weight_edge() const { return has_weight ? 1 : -1; }
     int bias_edge() const { return has_bias ? 1 + has_weight : -1; }
+    int residual_edge() const { return has_residual ? 1 + has_weight + has_bias : -1; }
 
     at::ScalarType affine() const { return low ? core->dtype : core->wide; }
 
-    variable_list by_edge(Tensor gx, Tensor gw, Tensor gb) const {
+    variable_list by_edge(Tensor gx, Tensor gw, Tensor gb, Tensor gr = {}) const {
         variable_list found{std::move(gx)};
         if (has_weight) found.push_back(std::move(gw));
         if (has_bias) found.push_back(std::move(gb));
+        if (has_residual) found.push_back(std::move(gr));
         return found;
     }
 };
@@ -54,39 +64,47 @@ static Renorm corrections(const Tensor& correct) {
     return renorm;
 }
 
-/* The backward pass in Python. saved: x and, where there are any, weight, mean and variance, or
-   corrections;
-   stats: memory of C, or NULL for a pass by the definition. */
-static variable_list gradients_in_python(const Call& call, const Tensor& gy,
-                                         at::ArrayRef<Tensor> saved, const void* stats,
-                                         Needs needs) {
+/* What is saved, in this order; tensors that a call does not have are not defined. */
+enum { X, WEIGHT, MEAN, VAR, BIAS, OUTPUT, SAVED, CORRECT = MEAN };
+using Saved = std::array<Tensor, SAVED>;
+
+/* The backward pass in Python. stats: memory of C, or NULL for a pass by the definition. */
+static variable_list gradients_in_python(const Call& call, const Tensor& gy, const Saved& saved,
+                                         const void* stats, Needs needs) {
     WithGil gil;
-    const size_t first = 1 + call.has_weight;
     THPObjectPtr given(PyList_New(0));
-    for (size_t i = first; given && i < saved.size(); i++) {
-        THPObjectPtr item(wrap(saved[i]));
-        if (!item || PyList_Append(given, item)) throw_python_error();
-    }
-    THPObjectPtr found(PyObject_CallFunction(
-        setup.gradients, "NNNOOKdNN(NNN)", wrap(gy), wrap(saved[0]),
-        wrap(call.has_weight ? saved[1] : Tensor()), given.get(), call.core->owner,
-        static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(stats)), call.eps,
-        PyBool_FromLong(call.low), PyBool_FromLong(call.frozen), PyBool_FromLong(needs[0]),
-        PyBool_FromLong(needs[1]), PyBool_FromLong(needs[2])));
+    for (int i : {MEAN, VAR})
+        if (given && saved[i].defined()) {
+            THPObjectPtr item(wrap(saved[i]));
+            if (!item || PyList_Append(given, item)) throw_python_error();
+        }
+    const auto address = static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(stats));
+    auto flag = [](bool value) { return PyBool_FromLong(value); };
+    THPObjectPtr found(
+        call.function == NONE
+            ? PyObject_CallFunction(setup.gradients, "NNNOOKdNN(NNN)", wrap(gy), wrap(saved[X]),
+                                    wrap(saved[WEIGHT]), given.get(), call.core->owner, address,
+                                    call.eps, flag(call.low), flag(call.frozen), flag(needs[0]),
+                                    flag(needs[1]), flag(needs[2]))
+            : PyObject_CallFunction(setup.activated, "NNNNNOOKdNNidN(NNNN)", wrap(gy),
+                                    wrap(saved[X]), wrap(saved[WEIGHT]), wrap(saved[BIAS]),
+                                    wrap(saved[OUTPUT]), given.get(), call.core->owner, address,
+                                    call.eps, flag(call.low), flag(call.frozen), call.function,
+                                    call.slope, flag(call.has_residual), flag(needs[0]),
+                                    flag(needs[1]), flag(needs[2]), flag(needs[3])));
     if (!found) throw_python_error();
-    std::array<Tensor, 3> gradients;
-    for (size_t i = 0; i < gradients.size(); i++) {
-        PyObject* item = PyTuple_GetItem(found, static_cast<Py_ssize_t>(i));
-        if (!item) throw_python_error();
-        if (item != Py_None) gradients[i] = THPVariable_Unpack(item);
+    std::array<Tensor, 4> gradients;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(found.get()) && i < 4; i++) {
+        PyObject* item = PyTuple_GET_ITEM(found.get(), i);
+        if (item != Py_None) gradients[static_cast<size_t>(i)] = THPVariable_Unpack(item);
     }
-    return call.by_edge(gradients[0], gradients[1], gradients[2]);
+    return call.by_edge(gradients[0], gradients[1], gradients[2], gradients[3]);
 }
 
 struct Normalize : torch::autograd::Node {
     const Call call;
     std::shared_ptr<char[]> stats; /* mean, variance, 1 / standard deviation */
-    std::array<SavedVariable, 4> saved; /* x, weight; given mean and variance, or corrections */
+    std::array<SavedVariable, SAVED> saved;
 
     Normalize(edge_list&& edges, Call call_, std::shared_ptr<char[]> stats_)
         : Node(std::move(edges)), call(std::move(call_)), stats(std::move(stats_)) {}
@@ -99,24 +117,30 @@ struct Normalize : torch::autograd::Node {
         stats.reset();
     }
 
-    /* those that exist */
-    variable_list unpack() {
-        variable_list found{saved[0].unpack(getptr())};
-        if (call.has_weight) found.push_back(saved[1].unpack(getptr()));
-        if (call.frozen || call.renorm) found.push_back(saved[2].unpack(getptr()));
-        if (call.frozen) found.push_back(saved[3].unpack(getptr()));
+    /* which of them exist */
+    std::array<bool, SAVED> has() const {
+        const bool follows = call.function != NONE;
+        return {true, call.has_weight, call.frozen || call.renorm, call.frozen,
+                follows && call.has_bias, call.by_sign()};
+    }
+
+    Saved unpack() {
+        Saved found;
+        for (size_t i = 0; i < SAVED; i++)
+            if (has()[i]) found[i] = saved[i].unpack(getptr());
         return found;
     }
 
     Needs needs() const {
         auto need = [this](int edge) { return edge >= 0 && task_should_compute_output(edge); };
-        return {need(0), need(call.weight_edge()), need(call.bias_edge())};
+        return {need(0), need(call.weight_edge()), need(call.bias_edge()),
+                need(call.residual_edge())};
     }
 
     variable_list apply(variable_list&& grads) override {
         const Tensor& gy = grads[0];
         if (!gy.defined()) return call.by_edge({}, {}, {});
-        variable_list tensors;
+        Saved tensors;
         std::shared_ptr<char[]> own; /* another backward pass may release them meanwhile */
         {
             std::lock_guard<std::mutex> lock(mutex_);
@@ -124,23 +148,25 @@ struct Normalize : torch::autograd::Node {
             own = stats;
         }
         const Core& core = *call.core;
-        const Tensor x = tensors[0], weight = call.has_weight ? tensors[1] : Tensor();
         /* what autograd hands back may be anything again: hooks change what was saved, and
            gradients may be batched, dual, negated or subclasses */
-        const Tensor correct = call.renorm ? tensors.back() : Tensor();
-        const bool eligible =
-            !at::GradMode::is_enabled() && no_transform() && is_feature_map(gy, core) &&
-            is_feature_map(x, core) &&
-            (!weight.defined() ||
-             (weight.scalar_type() == call.affine() && is_vector(weight, core.C))) &&
-            (!correct.defined() || are_corrections(correct, core));
+        bool eligible = !at::GradMode::is_enabled() && no_transform() && is_feature_map(gy, core) &&
+                        is_feature_map(tensors[X], core) &&
+                        (!call.renorm || are_corrections(tensors[CORRECT], core)) &&
+                        (!call.by_sign() || is_feature_map(tensors[OUTPUT], core));
+        for (int i : {WEIGHT, BIAS})
+            if (tensors[i].defined())
+                eligible = eligible && tensors[i].scalar_type() == call.affine() &&
+                           is_vector(tensors[i], core.C);
         if (!eligible) return gradients_in_python(call, gy, tensors, own.get(), needs());
-        return in_c(in_layout(gy, core), in_layout(x, core), weight, correct, own.get());
+        for (int i : {X, OUTPUT})
+            if (tensors[i].defined()) tensors[i] = in_layout(tensors[i], core);
+        return in_c(in_layout(gy, core), tensors, own.get());
     }
 
-    variable_list in_c(const Tensor& gy, const Tensor& x, const Tensor& weight,
-                       const Tensor& correct, const char* own) const {
+    variable_list in_c(const Tensor& gy, const Saved& tensors, const char* own) const {
         const Core& core = *call.core;
+        const Tensor &x = tensors[X], &weight = tensors[WEIGHT];
         const Needs need = needs();
         auto vector = [&] { return at::detail::empty_cpu({core.C}, call.affine()); };
         Tensor gx, gw, gb;
@@ -149,12 +175,21 @@ struct Normalize : torch::autograd::Node {
         if (need[2]) gb = vector();
         auto output = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
         Renorm renorm{};
-        if (correct.defined()) renorm = corrections(correct);
+        if (call.renorm) renorm = corrections(tensors[CORRECT]);
+        Act act{};
+        Tensor inner;
+        if (call.function != NONE) {
+            act.function = call.function, act.slope = call.slope;
+            act.b = address(tensors[BIAS]), act.y = address(tensors[OUTPUT]);
+            if (call.has_inner()) inner = new_like(x);
+            act.inner = output(inner);
+        }
         check(setup.backward(core.plan, address(gy), address(x), output(gx), address(weight),
                              call.low, own, own + 2 * core.step, output(gw),
-                             output(gb), call.frozen, correct.defined() ? &renorm : nullptr,
-                             core.threads()));
-        return call.by_edge(std::move(gx), std::move(gw), std::move(gb));
+                             output(gb), call.frozen, call.renorm ? &renorm : nullptr,
+                             call.function == NONE ? nullptr : &act, core.threads()));
+        return call.by_edge(std::move(gx), std::move(gw), std::move(gb),
+                            need[3] ? std::move(inner) : Tensor());
     }
 
     /* Compiled autograd calls back into this node, with other tensors and by the definition: the
@@ -164,9 +199,11 @@ struct Normalize : torch::autograd::Node {
         args.collect(std::string("bgn") + NAME);
         args.collect(call.core->id);
         args.collect(call.eps);
-        for (bool flag : {call.low, call.has_weight, call.has_bias, call.frozen, call.renorm})
+        for (bool flag : {call.low, call.has_weight, call.has_bias, call.frozen, call.renorm,
+                          call.has_residual})
             args.collect(flag);
-        for (const SavedVariable& variable : saved) args.collect(variable, false);
+        args.collect(static_cast<int64_t>(call.function)), args.collect(call.slope);
+        for (size_t i = 0; i < SAVED; i++) args.collect(saved[i], i == OUTPUT);
     }
 
     variable_list apply_with_saved(const variable_list& inputs,
@@ -174,13 +211,16 @@ struct Normalize : torch::autograd::Node {
         namespace compiled = torch::dynamo::autograd;
         for (SavedVariable& variable : saved) swap.before(variable);
         std::vector<c10::IValue> args;
-        for (const Tensor& tensor : unpack()) args.emplace_back(tensor);
+        for (const Tensor& tensor : unpack())
+            if (tensor.defined()) args.emplace_back(tensor);
         const auto* interface = compiled::getPyCompilerInterface().get();
-        auto function = [call = this->call, need = needs()](const variable_list& grads,
-                                                            const std::vector<c10::IValue>& args) {
+        auto function = [call = this->call, need = needs(), has = has()](
+                            const variable_list& grads, const std::vector<c10::IValue>& args) {
             if (!grads[0].defined()) return call.by_edge({}, {}, {});
-            variable_list tensors;
-            for (const c10::IValue& arg : args) tensors.push_back(arg.toTensor());
+            Saved tensors;
+            auto arg = args.begin();
+            for (size_t i = 0; i < SAVED; i++)
+                if (has[i]) tensors[i] = (arg++)->toTensor();
             return gradients_in_python(call, grads[0], tensors, nullptr, need);
         };
         const auto bound = interface->bind_function(
@@ -202,6 +242,9 @@ struct Arguments {
     Tensor running_mean, running_var, counter; /* to be moved, where there are any */
     Tensor mean, var;                          /* given */
     Tensor reference_mean, reference_var;      /* what to correct towards */
+    Tensor residual;                           /* what is added before the function that follows */
+    int function = NONE;
+    double slope = 0;
     double eps = 0, momentum = 0, r_max = 0, d_max = 0;
 };
 
@@ -274,8 +317,18 @@ static bool read_reference(PyObject* reference, const Core& core, Arguments& a) 
     return true;
 }
 
+/* what follows: (function, slope, residual) */
+static bool read_act(PyObject* act, const Core& core, Arguments& a) {
+    if (!PyTuple_CheckExact(act) || PyTuple_GET_SIZE(act) != 3 || core.positional) return false;
+    a.function = static_cast<int>(PyLong_AsLong(PyTuple_GET_ITEM(act, 0)));
+    if (PyErr_Occurred()) return PyErr_Clear(), false;
+    if (!read(PyTuple_GET_ITEM(act, 1), a.slope) || !read(PyTuple_GET_ITEM(act, 2), a.residual))
+        return false;
+    return !a.residual.defined() || (a.function == LEAKY && is_feature_map(a.residual, core));
+}
+
 static bool read_arguments(PyObject* const* args, const Core& core, Arguments& a) {
-    /* x, weight, bias, eps, running, given, reference */
+    /* x, weight, bias, eps, running, given, reference, act */
     if (!read(args[0], a.x) || !read(args[1], a.weight) || !read(args[2], a.bias) ||
         !read(args[3], a.eps))
         return false;
@@ -298,6 +351,7 @@ static bool read_arguments(PyObject* const* args, const Core& core, Arguments& a
                 return false;
         }
     }
+    if (args[7] != Py_None && !read_act(args[7], core, a)) return false;
     return args[6] == Py_None || (args[5] == Py_None && read_reference(args[6], core, a));
 }
 
@@ -306,12 +360,17 @@ static bool read_arguments(PyObject* const* args, const Core& core, Arguments& a
 static Tensor compute(const Core& core, const Arguments& a, const Tensor& x, bool low, char* stats,
                       Tensor& correct) {
     Tensor y = new_like(x);
+    Act act{};
+    act.function = a.function, act.slope = a.slope;
+    const Tensor residual = a.residual.defined() ? in_layout(a.residual, core) : Tensor();
+    act.residual = address(residual);
+    const Act* then = a.function == NONE ? nullptr : &act;
     if (a.mean.defined()) {
         const Tensor mean = a.mean.to(core.wide), var = a.var.to(core.wide);
         std::memcpy(stats, mean.const_data_ptr(), static_cast<size_t>(core.step));
         check(setup.apply(core.plan, address(x), y.mutable_data_ptr(), address(a.weight),
                           address(a.bias), low, a.eps, address(mean), address(var),
-                          stats + 2 * core.step, core.threads()));
+                          stats + 2 * core.step, then, core.threads()));
         return y;
     }
     void *mean = nullptr, *var = nullptr;
@@ -330,7 +389,7 @@ static Tensor compute(const Core& core, const Arguments& a, const Tensor& x, boo
     }
     check(setup.forward(core.plan, address(x), y.mutable_data_ptr(), address(a.weight),
                         address(a.bias), low, a.eps, stats, mean, var, entries, a.momentum,
-                        counter, correct.defined() ? &renorm : nullptr, core.threads()));
+                        counter, correct.defined() ? &renorm : nullptr, then, core.threads()));
     for (const Tensor* moved : {&a.running_mean, &a.running_var, &a.counter})
         if (moved->defined()) moved->unsafeGetTensorImpl()->bump_version();
     return y;
@@ -351,16 +410,17 @@ static Tensor run(const std::shared_ptr<const Core>& core, const Arguments& a, b
     }
     if (!record) return y;
     edge_list edges;
-    const Tensor* inputs[] = {&x, &a.weight, &a.bias};
+    const Tensor* inputs[] = {&x, &a.weight, &a.bias, &a.residual};
     for (const Tensor* t : inputs)
         if (t->defined()) edges.push_back(torch::autograd::impl::gradient_edge(*t));
     const Call call{core, a.eps, low, a.weight.defined(), a.bias.defined(), a.mean.defined(),
-                    correct.defined()};
+                    correct.defined(), a.function, a.slope, a.residual.defined()};
     auto node = c10::make_intrusive<Normalize>(std::move(edges), call, std::move(stats));
     torch::autograd::impl::set_gradient_edge(y, Edge(node, node->add_input_metadata(y)));
-    const Tensor* saved[] = {&x, &a.weight, correct.defined() ? &correct : &a.mean, &a.var};
-    for (int i = 0; i < 4; i++)
-        if (saved[i]->defined()) node->saved[i] = SavedVariable(*saved[i], false);
+    const Tensor* saved[] = {&x,     &a.weight, correct.defined() ? &correct : &a.mean,
+                             &a.var, &a.bias,   &y};
+    for (size_t i = 0; i < SAVED; i++)
+        if (node->has()[i]) node->saved[i] = SavedVariable(*saved[i], i == OUTPUT);
     return y;
 }
 
@@ -410,12 +470,12 @@ static PyObject* new_core(PyTypeObject* type, PyObject* args, PyObject*) {
 
 static PyTypeObject core_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-/* run(core, x, weight, bias, eps, running, given, reference) -> Tensor; None for a call that is not
-   plain */
+/* run(core, x, weight, bias, eps, running, given, reference, act) -> Tensor; None for a call that
+   is not plain */
 static PyObject* py_run(PyObject*, PyObject* const* args, Py_ssize_t count) {
-    if (count != 8 || Py_TYPE(args[0]) != &core_type) {
+    if (count != 9 || Py_TYPE(args[0]) != &core_type) {
         PyErr_SetString(PyExc_TypeError,
-                        "run(core, x, weight, bias, eps, running, given, reference)");
+                        "run(core, x, weight, bias, eps, running, given, reference, act)");
         return nullptr;
     }
     try {
@@ -424,9 +484,9 @@ static PyObject* py_run(PyObject*, PyObject* const* args, Py_ssize_t count) {
         if (!read_arguments(args + 1, *core, a)) Py_RETURN_NONE;
         const bool record = at::GradMode::is_enabled() &&
                             (a.x.requires_grad() || a.weight.requires_grad() ||
-                             a.bias.requires_grad());
+                             a.bias.requires_grad() || a.residual.requires_grad());
         if (record) /* inference tensors cannot be saved: Python says so */
-            for (const Tensor* t : {&a.x, &a.weight, &a.mean, &a.var})
+            for (const Tensor* t : {&a.x, &a.weight, &a.bias, &a.mean, &a.var})
                 if (t->defined() && t->is_inference()) Py_RETURN_NONE;
         return THPVariable_Wrap(run(core, a, record));
     } catch (...) {
@@ -435,19 +495,19 @@ static PyObject* py_run(PyObject*, PyObject* const* args, Py_ssize_t count) {
     }
 }
 
-/* setup(forward, apply, backward, plain_keys, gradients): addresses in bgn.c; two sets of dispatch
-   keys; bgn.kernels.cpu.gradients */
+/* setup(forward, apply, backward, plain_keys, gradients, activated): addresses in bgn.c; two sets
+   of dispatch keys; bgn.kernels.cpu.gradients, and that with an activation */
 static PyObject* py_setup(PyObject*, PyObject* args) {
     unsigned long long forward, apply, backward, dense, inference;
-    PyObject* gradients;
-    if (!PyArg_ParseTuple(args, "KKK(KK)O", &forward, &apply, &backward, &dense, &inference,
-                          &gradients))
+    PyObject *gradients, *activated;
+    if (!PyArg_ParseTuple(args, "KKK(KK)OO", &forward, &apply, &backward, &dense, &inference,
+                          &gradients, &activated))
         return nullptr;
     setup.forward = reinterpret_cast<decltype(setup.forward)>(static_cast<uintptr_t>(forward));
     setup.apply = reinterpret_cast<decltype(setup.apply)>(static_cast<uintptr_t>(apply));
     setup.backward = reinterpret_cast<decltype(setup.backward)>(static_cast<uintptr_t>(backward));
     setup.plain_keys = {dense, inference};
-    setup.gradients = Py_NewRef(gradients);
+    setup.gradients = Py_NewRef(gradients), setup.activated = Py_NewRef(activated);
     Py_RETURN_NONE;
 }
 
@@ -455,10 +515,15 @@ static PyObject* saved_tensors(PyObject* self, void*) {
     try {
         auto* node = reinterpret_cast<torch::autograd::THPCppFunction*>(self)->cdata.get();
         const Normalize* normalize = static_cast<Normalize*>(node);
-        const Call& call = normalize->call;
-        THPObjectPtr found(PyTuple_New(call.frozen ? 4 : call.renorm ? 3 : 2));
-        for (Py_ssize_t i = 0; found && i < PyTuple_GET_SIZE(found.get()); i++) {
-            PyObject* item = wrap(normalize->saved[i].unpack());
+        const auto has = normalize->has();
+        Py_ssize_t count = SAVED; /* None for those between that a call does not have */
+        while (count > WEIGHT + 1 && !has[static_cast<size_t>(count - 1)]) count--;
+        THPObjectPtr found(PyTuple_New(count));
+        for (Py_ssize_t i = 0; found && i < count; i++) {
+            const auto& saved = normalize->saved[static_cast<size_t>(i)];
+            /* the output has no other owner to tell its node */
+            PyObject* item = wrap(has[static_cast<size_t>(i)] ? saved.unpack(node->getptr())
+                                                              : Tensor());
             if (!item) return nullptr;
             PyTuple_SET_ITEM(found.get(), i, item);
         }

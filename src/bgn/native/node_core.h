@@ -35,18 +35,30 @@ struct Renorm {
     void *r, *d;
 };
 
+/* bgn_act of plan.h, and its functions */
+enum Function { NONE = -1, LEAKY };
+struct Act {
+    int function, inverted;
+    double slope;
+    const void *residual, *b, *y;
+    void *inner, *again;
+};
+
 /* The entry points of bgn.c, and what else Python hands over once. */
 struct Setup {
     int (*forward)(const void* plan, const void* x, void* y, const void* w, const void* b, int low,
                    double eps, void* stats, void* running_mean, void* running_var, int64_t entries,
-                   double momentum, int64_t* counter, const Renorm* renorm, int threads);
+                   double momentum, int64_t* counter, const Renorm* renorm, const Act* act,
+                   int threads);
     int (*apply)(const void* plan, const void* x, void* y, const void* w, const void* b, int low,
-                 double eps, const void* mean, const void* var, void* rstd, int threads);
+                 double eps, const void* mean, const void* var, void* rstd, const Act* act,
+                 int threads);
     int (*backward)(const void* plan, const void* gy, const void* x, void* gx, const void* w,
                     int low, const void* mean, const void* rstd, void* gw, void* gb, int frozen,
-                    const Renorm* renorm, int threads);
+                    const Renorm* renorm, const Act* act, int threads);
     std::array<uint64_t, 2> plain_keys; /* dispatch keys of a dense CPU tensor; in inference mode */
     PyObject* gradients;                /* bgn.kernels.cpu.gradients */
+    PyObject* activated; /* the same with an activation: bgn.kernels.activated.node_gradients */
 };
 inline Setup setup;
 

@@ -74,6 +74,20 @@ typedef struct {
     void *r, *d;            /* (B, entries) of T; forward writes, backward reads */
 } bgn_renorm;
 
+/* What follows the normalizer: y = f(z + residual), where z is its output. */
+enum function { LEAKY, SILU, HARDSWISH }; /* LEAKY with a slope of 0 is ReLU */
+typedef struct {
+    int function;
+    int inverted; /* backward: y stands in the place of x, which is computed from it again */
+    double slope; /* of LEAKY where its argument is negative */
+    const void *residual; /* of x's type, for LEAKY only; or NULL */
+    const void *b;        /* backward: the normalizer's bias, or NULL */
+    const void *y;        /* backward: the output, whose sign is that of f's argument; or NULL */
+    void *inner; /* backward: receives the gradient of f's argument, of x's type; NULL where that is
+                    computed on the way: LEAKY without residual, and statistics not frozen */
+    void *again; /* backward: receives x, where it is inverted with a residual */
+} bgn_act;
+
 /* the first entry of a group, and the first one after its last */
 static inline i64 bgn_entry(const bgn_plan *p, i64 entries, i64 group) {
     return entries == p->G ? group : p->channel[p->cells.first[group]];

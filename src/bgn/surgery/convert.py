@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from bgn import checks, layers
+from bgn.activation import INPUT, OUTPUT
 from bgn.factory import (
     NAMES,
     NORMALIZERS,
@@ -23,6 +24,7 @@ from bgn.groups import AUTO, PAPER, Groups, auto_groups, nearest_groups, warn_of
 from bgn.layers import CHANNEL, GROUP
 from bgn.renorm import wanted
 from bgn.surgery import problems
+from bgn.surgery.fuse import FUSE, fuse
 from bgn.surgery.job import KEEP, Job, carry_out, new_parameters, no_inverse, plan
 from bgn.surgery.kinds import (
     Kind,
@@ -65,6 +67,7 @@ def convert(
     exact: bool = True,
     standardize: bool = False,
     only: type | tuple[type, ...] | None = None,
+    fuse_act: bool | str = False,
     **options: Any,
 ) -> nn.Module:
     """Replace the normalizers of a model by another kind, in place.
@@ -97,6 +100,9 @@ def convert(
         standardize: also standardize the weights of the convolutions that these layers follow, as
             :func:`standardize` does. For training from the beginning: it changes the output.
         only: convert only layers of these types.
+        fuse_act: also put the activations and residuals that follow into the layers
+            (:class:`bgn.BatchGroupNormAct2d`), where ``torch.fx`` finds them; for BGN of images.
+            ``"output"`` lets layers with a leaky ReLU keep their output alone.
         options: for the new layers, such as eps or momentum. The default is the old layer's value.
             ``renorm=True`` lets a trained layer begin with its running statistics and without
             bounds: training mode begins with the output of eval mode. Its momentum becomes 0.01 if
@@ -119,6 +125,11 @@ def convert(
         )
     refuse_data_parallel(model, "buffers")
     row = NORMALIZERS[norm]
+    if fuse_act not in FUSE or (fuse_act and norm != "bgn"):
+        raise ValueError(
+            f"fuse_act={fuse_act!r} with norm={norm!r}; expected False, or with norm='bgn' True or"
+            " 'output'"
+        )
     _refuse_extras(row, options)
     groups_of = _groups_of(model, row, num_groups, batch_size, sample)
     found = normalizers(model) if only else some_normalizers(model, "convert")
@@ -175,7 +186,11 @@ def convert(
         add_parameters(optimizer, [named for job in jobs for named in new_parameters(job)])
     if weights is not None:
         standardize_weights(weights, model)
-    return replace(model, replacements)
+    model = replace(model, replacements)
+    if fuse_act:
+        now = [replacements.get(layer, layer) for layer in found.values()]
+        fuse(model, now, OUTPUT if fuse_act == OUTPUT else INPUT)
+    return model
 
 
 def regroup(

@@ -25,7 +25,7 @@ from bgn.surgery.modules import inherit, listed, replace, unparametrize, without
 from bgn.surgery.pairs import TRANSPOSED, Pair, find, same_width
 from bgn.surgery.problems import Problem, report
 from bgn.surgery.standardized import Standardized, bake
-from bgn.surgery.support import is_activated, is_plain
+from bgn.surgery.support import SumActivated, is_activated, is_plain
 
 
 def fold(model: nn.Module, example: Any = None) -> nn.Module:
@@ -75,7 +75,7 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
         _fold_into(linear, norm)
         rest: nn.Module = _Rows() if isinstance(linear, nn.Linear) else nn.Identity()
         if is_activated(norm):
-            rest = nn.Sequential(norm.drop, norm.act)  # type: ignore[arg-type]
+            rest = SumActivated(norm.drop, norm.act)  # type: ignore[arg-type]
         inherit(rest, norm)
         replacements[norm] = rest
     left = [name for name, layer in found.items() if layer not in pairs]

@@ -11,6 +11,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from bgn import layers
 from bgn._fx import leaf
+from bgn.activated import BatchGroupNormAct2d, is_fused
+from bgn.activation import INPUT
 from bgn.surgery.freeze import Frozen
 from bgn.surgery.kinds import is_frozen_batch_norm
 from bgn.surgery.mixin import Mixed, mixed
@@ -37,14 +39,32 @@ _QUANTIZED = ("torch.ao.", "torch.nn.quantized", "torch.nn.intrinsic", "torchao.
 
 
 class Activated(Mixed):
-    """Mixin for a normalizer: dropout and activation follow, as in timm's BatchNormAct2d."""
+    """Mixin for a normalizer: dropout and activation follow, as in timm's BatchNormAct2d.
+
+    With a residual, which is added before the activation, as in BatchGroupNormAct2d.
+    """
 
     prefix = "Activated"
 
     @leaf
-    def forward(self: Any, input: Tensor) -> Tensor:
-        output: Tensor = self.act(self.drop(super().forward(input)))  # type: ignore[misc]
-        return output
+    def forward(self: Any, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        output: Tensor = self.drop(super().forward(input))  # type: ignore[misc]
+        activated: Tensor = self.act(output if residual is None else output + residual)
+        return activated
+
+
+class SumActivated(nn.Module):
+    """What is left of a normalizer that was folded: dropout, a residual and the activation."""
+
+    def __init__(self, drop: nn.Module, act: nn.Module) -> None:
+        super().__init__()
+        self.drop, self.act = drop, act
+
+    @leaf
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Tensor:
+        output = self.drop(input)
+        activated: Tensor = self.act(output if residual is None else output + residual)
+        return activated
 
 
 def is_activated(layer: nn.Module) -> bool:
@@ -53,7 +73,7 @@ def is_activated(layer: nn.Module) -> bool:
     timms = any(
         c.__name__ in names and c.__module__.startswith("timm.") for c in type(layer).__mro__
     )
-    return isinstance(layer, Activated) or timms
+    return isinstance(layer, Activated) or is_fused(layer) or timms
 
 
 def is_plain(layer: nn.Module) -> bool:
@@ -64,8 +84,12 @@ def is_plain(layer: nn.Module) -> bool:
 
 
 def activate(norm: nn.Module, old: nn.Module) -> None:
-    """Give ``norm`` the dropout and the activation of ``old``."""
-    norm.__class__ = mixed(Activated, type(norm))
+    """Give ``norm`` the dropout and the activation of ``old``; what was fused stays so."""
+    if is_fused(old) and type(norm) is layers.BatchGroupNorm2d:
+        norm.__class__ = BatchGroupNormAct2d
+        norm.__dict__["save"] = old.__dict__.get("save", INPUT)
+    else:
+        norm.__class__ = mixed(Activated, type(norm))
     for name in ("drop", "act"):
         norm.add_module(name, getattr(old, name))
 
