@@ -19,6 +19,9 @@ from bgn_lab.commands.export import Export
 from bgn_lab.deploy import finished, formats
 from bgn_lab.deploy.check import compare
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
+from bgn_lab.training.record import Record
+from bgn_lab.training.result import Result
+from tests.lab.report_runs import result
 
 SMALL = {"width": 8, "limit": 60, "epochs": 1, "batch_size": 4}
 
@@ -66,6 +69,13 @@ def test_a_program_has_the_answers_of_the_network(run: Path, tmp_path: Path) -> 
     with torch.no_grad():
         expected = found.model(found.images)
         torch.testing.assert_close(program.module()(found.images), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_one_image_is_enough_for_any_number_of_them(run: Path, tmp_path: Path) -> None:
+    console = Console(file=io.StringIO())
+    assert Export(run, tmp_path / "model.pt2", images=1)(console) == 0
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    assert program(finished.load(run, 3).images).shape == (3, 10)
 
 
 def test_weights_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
@@ -173,10 +183,16 @@ def test_damaged_weights_are_refused(run: Path, tmp_path: Path) -> None:
         export(copy, tmp_path / "model.pt2")
 
 
-def test_searches_have_no_network_to_export() -> None:
-    for name in experiments.names():
-        task = experiments.get(name).task
-        assert task.ends_with_network == (not name.endswith("search"))
+def test_a_search_is_refused_by_name(tmp_path: Path) -> None:
+    recipe: Any = experiments.get("darts-search").presets["laptop"].recipe
+    folder = tmp_path / "run"
+    with Record(folder, recipe) as record:
+        record.finish(Result.from_json(result(recipe, 50.0, images=100, epochs=1)))
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="is one of darts-search, which ends with a genotype"):
+        export(folder, tmp_path / "model.pt2")
+    ends = {name: experiments.get(name).task.ends_with_network for name in experiments.names()}
+    assert [name for name, has in ends.items() if not has] == ["darts-search", "manas-search"]
 
 
 @pytest.mark.slow
@@ -266,8 +282,21 @@ def test_machine_code_needs_a_compiler(
         export(run, tmp_path / "model.pt2", compiled=True)
 
 
-def test_sizes_that_a_network_cannot_leave_open(folders: Any, tmp_path: Path) -> None:
-    """Strips of rows belong to the height that was trained at."""
-    with pytest.raises(ValueError, match="cannot be exported as dynamic=size: "):
-        export(folders("bgn", groups=64, width=8), tmp_path / "model.pt2", dynamic="size")
+class Undecided(nn.Module):
+    """A network that asks for the value of a pixel, which no graph can know."""
+
+    def __init__(self, norm: Callable[[int], nn.Module], classes: int, channels: int) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(channels, 4, 3), norm(4)
+        self.fc = nn.Linear(4, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.conv(x)).mean((2, 3))
+        return self.fc(x) if x.sum() > 0 else self.fc(-x)
+
+
+def test_a_network_that_cannot_be_exported(folders: Any, tmp_path: Path) -> None:
+    run = folders("bn", model="tests.lab.test_export:Undecided", width=None)
+    with pytest.raises(ValueError, match="the network cannot be exported as dynamic=batch: "):
+        export(run, tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())

@@ -58,7 +58,7 @@ class Export:
         with console.status("loading the run"):
             found = finished.load(self.run, self.images)
         # a graph of fixed shape is one of a single image; a number that may differ is not 1
-        x, model = found.images[: 1 if self.dynamic == "none" else 2], found.model
+        x, model = found.images[[0] if self.dynamic == "none" else [0, 0]], found.model
         notes = [f"the run did not converge: {found.reason}"] if found.reason else []
         if self.fold:
             model, left = finished.folded(model, x)

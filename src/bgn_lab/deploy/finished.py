@@ -50,16 +50,16 @@ def load(folder: Path, images: int) -> Finished:
         raise ValueError(f"run={folder} is not finished; the command that started it resumes it")
     recipe = replace(found.recipe, device="cpu", channels_last=False)
     kind = experiments.get(recipe.experiment).task
+    if not kind.ends_with_network:
+        raise ValueError(
+            f"run={folder} is one of {recipe.experiment}, which ends with a genotype and not with"
+            " a network; expected a run of bgn run nas-train, which trains what was found"
+        )
     task: Task = kind(recipe, kind.load(recipe))
     if found.data is not None and found.data != task.data.fingerprint:
         raise ValueError(
             f"run={folder}: the data is no longer that of the run ({recipe.data!r}); expected the"
             " same images, which the exported network is checked on"
-        )
-    if not task.ends_with_network:
-        raise ValueError(
-            f"run={folder} is one of {recipe.experiment}, which ends with a genotype and not with"
-            " a network; expected a run of bgn run nas-train, which trains what was found"
         )
     model = task.build()
     _fill(model, folder / WEIGHTS, found.result.weights_sha256)
