@@ -1,6 +1,7 @@
 """Converted models of other packages in other runtimes: ONNX, torch.export, AOTInductor, C++."""
 
 import copy
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,9 @@ import bgn
 from tests.clients.test_clients import nearest, warmed
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+PAGE = Path(__file__).parent.parent.parent / "docs/deploy.md"
+BLOCKS = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+(BLOCK,) = (block for block in BLOCKS if "aoti_compile_and_package" in block)
 Make = Callable[[], nn.Module]
 
 
@@ -192,16 +196,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def package(request: pytest.FixtureRequest, folder: Path) -> tuple[Case, Path]:
-    """A ResNet-50 compiled by AOTInductor, with any number of images; not folded."""
+def package(
+    request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Case, Path]:
+    """A ResNet-50 compiled by AOTInductor, as the page does; any number of images, not folded."""
     torch.manual_seed(0)
-    case, path = converted("resnet50", request), folder / "package.pt2"
+    case, path = converted("resnet50", request), folder / "model.pt2"
     if not path.exists():
+        monkeypatch.chdir(folder)
         shapes = ({0: torch.export.Dim("N")},)
         with torch.no_grad():
             program = torch.export.export(case.model, case.inputs[:1], dynamic_shapes=shapes)
         torch.export.save(program, folder / "program.pt2")
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+        names: dict[str, Any] = {"torch": torch, "program": program}
+        exec(BLOCK, names)
+        with torch.no_grad():
+            assert_same(names["run"](case.inputs[0]), case.model(case.inputs[0]))
     return case, path
 
 
