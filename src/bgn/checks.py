@@ -10,8 +10,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _get_tracing_state
 
 from bgn.partition import Partition
+
+
+def sizes(x: Tensor) -> Any:
+    """The shape of x in plain integers, under torch.jit.trace too, where it is made of tensors."""
+    if torch.compiler.is_compiling() or not _get_tracing_state():
+        return x.shape
+    state = _get_tracing_state()
+    set_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
+    set_state(None)
+    try:
+        return x.shape
+    finally:
+        set_state(state)
 
 
 def positive_int(name: str, value: Any) -> int:
@@ -83,9 +97,9 @@ def feature_map(input: Tensor) -> None:
 
 def vector(name: str, value: Tensor | None, size: int, per: str) -> None:
     """Refuse a parameter or buffer whose shape is not (size,)."""
-    if value is not None and value.shape != (size,):
+    if value is not None and (shape := sizes(value)) != (size,):
         raise ValueError(
-            f"{name} has shape {tuple(value.shape)}; expected ({size},), one entry per {per}"
+            f"{name} has shape {tuple(shape)}; expected ({size},), one entry per {per}"
         )
 
 
@@ -116,7 +130,8 @@ def statistics(
 
     Those that a batch moves may have an entry per channel, where groups are whole channels.
     """
-    per_channel = moving and part.whole_channels and mean.shape == var.shape == (part.C,)
+    each = (part.C,)
+    per_channel = moving and part.whole_channels and sizes(mean) == sizes(var) == each
     size, per = (part.C, "channel") if per_channel else (part.G, "group")
     for name, value in ("running_mean", mean), ("running_var", var):
         if part.channel_means and not per_channel:

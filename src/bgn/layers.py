@@ -21,6 +21,7 @@ from bgn import functional as F
 from bgn._fx import leaf as fx_leaf
 from bgn.activation import After
 from bgn.groups import AUTO, auto_groups, warn_of_one_image
+from bgn.loading import Explained
 from bgn.partition import (
     Partition,
     block_sizes,
@@ -62,7 +63,7 @@ def _check_center(center: str, num_features: int, num_groups: int) -> None:
         )
 
 
-class _BatchWideNorm(Renormalized, _NormBase):
+class _BatchWideNorm(Explained, Renormalized, _NormBase):
     """What BGN and GBGN share: statistics over the batch, and running averages for test time."""
 
     accepted_dims: ClassVar[tuple[int, ...]]
@@ -283,19 +284,6 @@ class _BatchWideNorm(Renormalized, _NormBase):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         if groups is not None and len(errors) == before:
             self.num_groups, self.undecided = groups, False
-        if saved is None or self.running_var is None or saved.dim() != 1:
-            return
-        if len(saved) != self.num_statistics and not self.auto:
-            errors.append(
-                f"{prefix}running_var: this layer has num_groups={self.num_groups}, the checkpoint"
-                f" has {len(saved)} statistics. "
-                + (
-                    "It is one of a BatchNorm (or of num_groups='auto'): build the model with that,"
-                    f" load it, then bgn.convert(model, num_groups={self.num_groups})"
-                    if len(saved) == self.num_features
-                    else f"Build the layer with num_groups={len(saved)}, load it, then bgn.regroup"
-                )
-            )
 
     def _spread_over_channels(self, state_dict: dict[str, Any], prefix: str) -> int | None:
         """Give a checkpoint with G statistics one per channel; G, or None if that cannot be."""
@@ -426,7 +414,7 @@ class GeneralBatchGroupNorm2d(_BatchWideNorm):
         return shown if "batch_blocks" in shown else f"{shown}, batch_blocks=1"
 
 
-class GroupNorm(nn.GroupNorm):
+class GroupNorm(Explained, nn.GroupNorm):
     """:class:`torch.nn.GroupNorm`, and the *merged view* where num_groups does not divide C.
 
     The merged view cuts a sample's C*H*W features into ``num_groups`` slices, as BGN does, with
@@ -471,7 +459,7 @@ class GroupNorm(nn.GroupNorm):
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 
-class PositionalNorm2d(nn.Module):
+class PositionalNorm2d(Explained):
     """Positional Normalization over (N, C, H, W) (Li et al. 2019), without moment re-injection.
 
         y = (x - mu_nhw) / sqrt(var_nhw + eps) * weight[c] + bias[c]

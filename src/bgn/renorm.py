@@ -102,7 +102,8 @@ class Reference(NamedTuple):
     @property
     def entries(self) -> int:
         """Number of corrections of a block."""
-        return max(len(self.mean), len(self.var))
+        most: int = max(checks.sizes(self.mean)[0], checks.sizes(self.var)[0])
+        return most
 
     def bounds(self) -> tuple[Number, Number]:
         """The bounds of r and of d, now."""
@@ -148,4 +149,4 @@ def _like(bound: Number, value: Tensor) -> Tensor:
 
 def _entries(stat: Tensor, part: Partition, E: int) -> Tensor:
     """A (B, G) or (B, C) statistic with E entries a block, those of each group or channel."""
-    return stat if stat.shape[1] == E else stat[:, part.group_of_unit(stat.device)]
+    return stat if checks.sizes(stat)[1] == E else stat[:, part.group_of_unit(stat.device)]

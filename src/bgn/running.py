@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bgn.checks import sizes
 from bgn.moments import Moments
 
 
@@ -55,7 +56,7 @@ def update_ragged(running: Running, parts: list[tuple[int, Moments]]) -> None:
 
 
 def _average(stat: Tensor) -> Tensor:
-    return stat[0] if len(stat) == 1 else stat.mean(0)  # (B, G) -> (G,)
+    return stat[0] if sizes(stat)[0] == 1 else stat.mean(0)  # (B, G) -> (G,)
 
 
 def move(running: Running, mean: Tensor, var: Tensor) -> None:
@@ -69,8 +70,9 @@ def move(running: Running, mean: Tensor, var: Tensor) -> None:
         momentum = 0.0
     for kept, batch in (running.mean, mean), (running.var, var):
         batch = _constant(batch)
-        if kept.shape != batch.shape:
-            batch = batch.repeat_interleave(len(kept) // len(batch))  # (G,) -> (C,)
+        (size,), (G,) = sizes(kept), sizes(batch)
+        if size != G:
+            batch = batch.repeat_interleave(size // G)  # (G,) -> (C,)
         moved = kept.to(batch.dtype) * (1 - momentum) + batch * momentum
         kept.copy_(moved)
 

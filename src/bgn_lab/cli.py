@@ -55,6 +55,15 @@ COMMANDS = {
             "bgn tune --batch-size 4 --epochs 18 --seeds 3 --out runs/mine",
         ),
     ),
+    "export": Command(
+        "bgn_lab.commands.export:Export",
+        "a trained network as ONNX, .pt2 or safetensors",
+        (
+            "bgn export runs/mine --to model.onnx",
+            "bgn export runs/mine --to model.pt2 --compiled",
+            "bgn export runs/mine --to weights.safetensors --no-fold",
+        ),
+    ),
     "data get": Command(
         "bgn_lab.commands.get:Get",
         "fetch a data set",

@@ -16,7 +16,8 @@ runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 PAGE = Path(__file__).parent.parent.parent / "docs/deploy.md"
-(BLOCK,) = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+(BLOCK,) = (block for block in BLOCKS if "torch.onnx.export" in block)
 LAYERS: dict[str, Callable[[int], nn.Module]] = {
     **{name: bgn.norm_layer(name) for name in ("bn", "in", "ln", "gn", "pn", "gbgn")},
     "bgn, a group": lambda C: bgn.BatchGroupNorm2d(C, 1),

@@ -1,25 +1,17 @@
 """The example of a small detector: boxes, scores, and training at one and two images."""
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from bgn_lab.data.segmentation import scenes
+from tests.lab import scripts
 
 
 @pytest.fixture(scope="module")
 def example() -> Any:
-    path = Path(__file__).parents[2] / "examples" / "detect_at_two_images.py"
-    spec = importlib.util.spec_from_file_location("detect_at_two_images", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("detect_at_two_images", "examples")
 
 
 def test_targets_say_where_boxes_are(example: Any) -> None:

@@ -10,7 +10,8 @@ in one call, with their derivatives. :mod:`~bgn.kernels.definition` says what ea
 any device and under any transform. For tensors that :mod:`~bgn.kernels.eligible` knows to be plain
 there are three faster ones: :mod:`~bgn.kernels.cpu` is the C core, :mod:`~bgn.kernels.triton` the
 GPU core, and :mod:`~bgn.kernels.aten` runs on torch's own fused kernels where neither does.
-:mod:`~bgn.kernels.graph` is what torch.compile sees of the C core. :mod:`~bgn.kernels.between` runs
+:mod:`~bgn.kernels.graph` is what torch.compile sees of the C core, and
+:mod:`~bgn.kernels.recorded` what exported graphs see of eval mode. :mod:`~bgn.kernels.between` runs
 the sweeps one by one, for what changes the numbers between them. Which backend runs is asked of
 :mod:`~bgn.kernels.backends`.
 """
@@ -24,10 +25,21 @@ from torch import Tensor
 
 from bgn import checks
 from bgn.activation import After
-from bgn.kernels import activated, aten, backends, between, cpu, definition, graph, triton
+from bgn.checks import sizes
+from bgn.kernels import (
+    activated,
+    aten,
+    backends,
+    between,
+    cpu,
+    definition,
+    graph,
+    recorded,
+    triton,
+)
 from bgn.kernels.backends import BACKENDS, choice, choose, devices, use
 from bgn.kernels.eligible import refuse_freed
-from bgn.kernels.plans import Plan, channel_plan, plan, positions, sizes
+from bgn.kernels.plans import Plan, channel_plan, plan, positions
 from bgn.kernels.sweeps import is_eligible, moments, products, track, write, write_gradient
 from bgn.renorm import Reference
 from bgn.running import Running
@@ -110,7 +122,8 @@ def normalize(
     elif not plain and between.is_eligible(x, plan, weight, bias, reference):
         return between.normalize(x, plan, weight, bias, eps, running, reference)
     if is_group_norm:
-        y = torch.nn.functional.group_norm(x, part.G, weight, bias, eps)
+        # not by torch.nn.functional, whose check torch.jit.trace warns of
+        y = torch.group_norm(x, part.G, weight, bias, eps, torch.backends.cudnn.enabled)
         return y.to(x.dtype)  # on some devices autocast makes it float32
     return definition.normalize(x, part, weight, bias, eps, running, reference)
 
@@ -132,7 +145,7 @@ def normalize_with(
         return after(normalize_with(x, plan, *given, weight, bias, eps)) if y is None else y
     if plan.part.channel_means:
         checks.statistics(x, plan.part, mean, var)
-        var = var[plan.part.group_of_unit(var.device)]  # (G,) -> (C,)
+        var = definition.per_unit(var, plan.part)  # (G,) -> (C,)
         plan = channel_plan(x, plan)
     if backends.active.core:
         y = cpu.run(x, plan, weight, bias, eps, None, (mean, var))
@@ -152,7 +165,9 @@ def normalize_with(
     if not torch.compiler.is_compiling() and x.is_mkldnn:
         dense = normalize_with(x.to_dense(), plan, mean, var, weight, bias, eps)
         return dense.to_mkldnn()
-    return definition.normalize_with(x, plan.part, mean, var, weight, bias, eps)
+    known = plan.part.whole_channels and recorded.is_recording()
+    run = recorded.normalize_with if known else definition.normalize_with
+    return run(x, plan.part, mean, var, weight, bias, eps)
 
 
 def _with_activation(x: Tensor, plan: Plan, *arguments: Any) -> Tensor | None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bgn.checks import sizes
 from bgn.moments import Moments
 from bgn.moments import moments as moments_over
 from bgn.partition import Partition
@@ -28,12 +29,21 @@ from bgn.running import Running, update
 
 def wide_dtype(x: Tensor) -> torch.dtype:
     """The dtype that statistics are computed in: x's own, float32 at least."""
-    return torch.promote_types(x.dtype, torch.float32)
+    return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
 def per_channel(vector: Tensor, like: Tensor) -> Tensor:
     """A (C,) parameter laid out for broadcasting: (C, 1, ...)."""
     return vector.reshape(-1, *[1] * (like.dim() - 2))
+
+
+def per_unit(stat: Tensor, part: Partition) -> Tensor:
+    """A (G,) statistic for each unit: (C,) for groups of whole channels."""
+    if part.units % part.G == 0:
+        if part.G == 1:
+            return stat.expand(part.units)
+        return stat if part.units == part.G else stat.repeat_interleave(part.units // part.G)
+    return stat[part.group_of_unit(stat.device)]
 
 
 def _blocks_of_units(x: Tensor, part: Partition) -> Tensor:
@@ -123,7 +133,7 @@ def spread(stat: Tensor, part: Partition, like: Tensor) -> Tensor:
 
 def _spread_any(stat: Tensor, part: Partition, like: Tensor) -> Tensor:
     """As ``spread``, for a (B, C) statistic too."""
-    return spread(stat, part if stat.shape[-1] == part.G else part.per_channel, like)
+    return spread(stat, part if sizes(stat)[-1] == part.G else part.per_channel, like)
 
 
 def write(

@@ -83,7 +83,7 @@ def reaches(tensor: Tensor, numel: int, keys: Keys = PLAIN) -> bool:
 
 def refuse_freed(**tensors: Tensor | None) -> None:
     """Raise an error for a plain tensor whose storage was freed: torch would read past its end."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _get_tracing_state():
         return
     for name, tensor in tensors.items():
         if tensor is None or tensor.numel() == 0:

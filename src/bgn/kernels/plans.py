@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _get_tracing_state
 from torch._prims_common import suggest_memory_format
 
 from bgn import checks
+from bgn.checks import sizes
 from bgn.kernels.eligible import TYPES, no_transform
 from bgn.partition import Partition
 
@@ -74,19 +74,6 @@ def positions(N: int, C: int, P: int, G: int, B: int) -> Partition:
 
 
 _plans: dict[Any, Plan] = {}
-
-
-def sizes(x: Tensor) -> Any:
-    """The shape of x in plain integers, under torch.jit.trace too, where it is made of tensors."""
-    if torch.compiler.is_compiling() or not _get_tracing_state():
-        return x.shape
-    state = _get_tracing_state()
-    set_state: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
-    set_state(None)
-    try:
-        return x.shape
-    finally:
-        set_state(state)
 
 
 def plan(cut: Cut, x: Tensor, num_groups: int, blocks: int | None = 1) -> Plan:

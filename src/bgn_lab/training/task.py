@@ -229,6 +229,20 @@ class Task:
     def illustrate(self, model: nn.Module, folder: Path) -> None:
         """Draw what is worth a look, into the folder of a run that is over."""
 
+    ends_with_network = True
+    """Whether a finished run has one network to deploy."""
+
+    def deployed(self, model: nn.Module) -> nn.Module:
+        """The trained network as others run it: from prepared images to logits."""
+        return model
+
+    def examples(self, count: int) -> Batch:
+        """As many images and labels as there are, spread evenly, to check a deployed network on.
+
+        They are such as it gives its logits for: test images, as bytes.
+        """
+        return some(self.data.test, count)
+
     def result_line(self, result: Result) -> str:
         """One line on a run that converged."""
         if result.test_accuracy is None:
@@ -275,6 +289,14 @@ class Task:
             self.description()  # groups that do not fit a layer raise here
             if ":" in recipe.norm and partners.of(recipe):
                 self.initial_network()  # a partner may not know people's own classes
+
+
+def some(source: Source, count: int) -> Batch:
+    """Images and labels of a source as bytes, spread evenly over it."""
+    count = min(count, len(source))
+    index = torch.arange(count) * len(source) // max(count, 1)
+    batches = list(source.part(index).evaluation(loop.EVALUATION_BATCH))
+    return torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
 
 
 def fused(recipe: Recipe) -> bool:

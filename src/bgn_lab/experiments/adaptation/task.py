@@ -194,6 +194,10 @@ class Adaptation(Task):
         with bgn.domain(model, SOURCE):
             return model(x)
 
+    def deployed(self, model: nn.Module) -> nn.Module:
+        """With the target's normalizers."""
+        return bgn.keep_domain(model, TARGET)
+
     def supports_one_pass(self, model: nn.Module) -> bool:  # noqa: ARG002
         """The discrepancy is no mean over the images."""
         return False

@@ -28,7 +28,7 @@ from bgn_lab.recipe import Recipe
 from bgn_lab.training import loop
 from bgn_lab.training.metrics import Measured, Metrics
 from bgn_lab.training.result import Result, Summary
-from bgn_lab.training.task import Scoring, Task
+from bgn_lab.training.task import Scoring, Task, some
 
 PICTURE, SHOWN = "episode.png", 10  # queries of each class in the picture
 
@@ -117,6 +117,11 @@ class FewShot(Task):
         ]
         how = ", transductive" if r.transductive else ""
         return f"{', '.join(found)} ({r.classes}-way{how}, {r.episodes} episodes, 95 % intervals)"
+
+    def examples(self, count: int) -> Batch:
+        """Of the base classes, which logits are for; new classes have episodes."""
+        data = self.data
+        return some(data.validation if len(data.validation) else data.train, count)
 
     def check(self) -> None:
         """Refuse what would fail after minutes."""

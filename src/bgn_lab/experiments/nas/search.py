@@ -38,6 +38,7 @@ class Search(CellsTask):
     The architecture learns from the other half.
     """
 
+    ends_with_network = False
     recipe: SearchRecipe
     rows: Sequence[str]  # what the kinds of cells are called
 

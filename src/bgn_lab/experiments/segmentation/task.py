@@ -21,6 +21,7 @@ from bgn.surgery.freeze import Frozen
 from bgn.surgery.kinds import normalizers
 from bgn_lab import models, norms
 from bgn_lab.data import segmentation as data_sets
+from bgn_lab.data.segmentation import windows
 from bgn_lab.data.segmentation.pairs import SegmentationData, constant_iou
 from bgn_lab.data.segmentation.windows import IGNORED
 from bgn_lab.data.sources import Batch
@@ -230,6 +231,14 @@ class Segmentation(Task):
             },
             details=dict(last.details),
         )
+
+    def examples(self, count: int) -> Batch:
+        """The middle of test images, at the size of a training window."""
+        test, size = self.data.test, self.data.test.crops.size
+        index = torch.arange(min(count, len(test))) * len(test) // min(count, len(test))
+        pairs = ((test.x[i], test.labels[i]) for i in index.tolist())
+        cut = [windows.cut(x, y, windows.middle(y.shape, size), size, test.fill) for x, y in pairs]
+        return torch.stack([x for x, _ in cut]), torch.stack([y for _, y in cut])
 
     def illustrate(self, model: nn.Module, folder: Path) -> None:
         """Some test images with their labels and the network's answers."""
