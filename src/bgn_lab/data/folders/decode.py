@@ -26,6 +26,7 @@ from bgn_lab.system.signals import SIGNALS
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 CHUNK = 32  # images that a worker decodes at a time
 PREFETCH = 2  # chunks that are ready or under way, for each worker
+PIECE, LARGEST = 1 << 20, 1 << 26  # bytes that are read at a time, and at most of one of these
 SAMPLE = 64  # files whose bytes are part of the fingerprint
 TOGETHER = 250  # images of an evaluation batch, about, and at least of what is held together
 
@@ -145,8 +146,10 @@ def refuse_size(size: int, decoders: int, batch_size: int) -> None:
 def _add_bytes(code: Any, path: str) -> None:
     try:
         with open(path, "rb") as file:
-            while piece := file.read(1 << 20):
+            left = LARGEST  # of a larger file the beginning counts
+            while left > 0 and (piece := file.read(PIECE)):
                 code.update(piece)
+                left -= len(piece)
     except OSError:
         code.update(b"cannot be read")
 
