@@ -195,7 +195,7 @@ def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe, exact: bool) -
         )
     if norm not in (recipe.norm, "bn"):
         raise ValueError(
-            f"{file} has weights for norm={shorten(repr(norm), 80)}, says the {RECIPE} beside it; expected "
+            f"{file} has weights for norm={_quoted(norm)}, says the {RECIPE} beside it; expected "
             f"norm={recipe.norm!r}, as in the recipe, or 'bn' for {', '.join(BATCH_WIDE)}"
         )
     options = {"standardize": False} | ({} if norm == "bn" else {"center": "group"})
@@ -203,8 +203,8 @@ def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe, exact: bool) -
         theirs, ours = run.get(option, default), getattr(recipe, option)
         if run and theirs != ours:
             raise ValueError(
-                f"{file} has weights for {option}={shorten(repr(theirs), 80)}, says the {RECIPE} beside it; the recipe"
-                f" has {option}={ours}"
+                f"{file} has weights for {option}={_quoted(theirs)}, says the {RECIPE} beside it;"
+                f" the recipe has {option}={ours}"
             )
     # groups of GN leave no trace in the weights; others show in the sizes of their statistics
     theirs, ours = run.get("groups"), recipe.groups or recipe.usual_groups
@@ -215,10 +215,14 @@ def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe, exact: bool) -
         and theirs != ours
     ):
         raise ValueError(
-            f"{file} has weights for groups={shorten(repr(theirs), 80)}, says the {RECIPE} beside it; "
+            f"{file} has weights for groups={_quoted(theirs)}, says the {RECIPE} beside it; "
             f"the recipe has groups={ours}"
         )
     return norm
+
+
+def _quoted(value: object) -> str:
+    return shorten(repr(value), 80)
 
 
 def _run(file: Path) -> dict[str, Any]:
