@@ -37,8 +37,8 @@ class Files:
 
     Training crops are random (8 to 100 % of the area), others are from the center. The fingerprint
     is a hash of names (with the class folder), sizes and labels of all files and of the bytes of
-    64 of them, evenly spaced, up to 64 MB of each: a million files take seconds. It does not tell a file from another
-    one of the same name and size that is not in the sample.
+    64 of them, evenly spaced, up to 64 MB of each: a million files take seconds. It does not tell a
+    file from another one of the same name and size that is not in the sample.
     """
 
     paths: tuple[str, ...]  # a Path for each of 1.3 million files would take ten seconds
