@@ -15,6 +15,7 @@ from bgn_lab.system.memory import available_memory, gigabytes
 from bgn_lab.system.printable import shorten
 
 LONGEST = 500  # characters of a reason: it may quote the file
+SMALL = 1 << 20  # bytes of a file that fits into any memory
 COPIES, OBJECTS = 3, 20  # bytes of memory for a byte of a file: as tensors, as objects of JSON
 DAMAGE = (ValueError, TypeError, ArithmeticError, AttributeError, LookupError, RecursionError)
 """What code raises that takes the content of a file for what it should be."""
@@ -24,7 +25,8 @@ def problem(path: Path, copies: int = OBJECTS) -> str:
     """Why a file is better not opened, though it is there; nothing if it can be."""
     if not path.is_file():
         return "it is not a file" if path.exists() else ""  # a pipe would wait for its writer
-    size, available = path.stat().st_size, available_memory()
+    size = path.stat().st_size
+    available = None if size <= SMALL else available_memory()  # a report reads thousands of files
     if available is not None and copies * size > available:
         return f"it has {gigabytes(size)}, and {gigabytes(available)} of memory are available"
     return ""
