@@ -167,12 +167,17 @@ def safetensors(draw: random.Random, content: bytes) -> bytes:
         about[checkpoint._MARK] = json.dumps(part(draw, kept))
     else:
         header = part(draw, header)
+    return with_header(header, content[end:])
+
+
+def with_header(header: Any, tensors: bytes) -> bytes:
+    """A file of this header, with the right hash where it is a checkpoint."""
     about = header.get("__metadata__") if isinstance(header, dict) else None
     hashed = isinstance(about, dict) and checkpoint._MARK in about
     if hashed:
         about[checkpoint._HASH] = checkpoint._BLANK
     text = json.dumps(header, separators=(",", ":")).encode()
-    made = len(text).to_bytes(8, "little") + text + content[end:]
+    made = len(text).to_bytes(8, "little") + text + tensors
     if hashed:
         end = 8 + len(text)
         found = checkpoint._hash(made, checkpoint._BLANK)

@@ -22,6 +22,7 @@ from bgn_lab.system import files, reading
 from bgn_lab.training import checkpoint, record
 from tests.lab import fuzz_readers, fuzz_seeds
 from tests.lab.fuzz_seeds import READERS, Reader
+from tests.lab.mutations import with_header
 from tests.lab.watching import Offense, watched
 
 BY_NAME = {reader.name: reader for reader in READERS}
@@ -210,8 +211,9 @@ def put(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
         (put("version", value=99), "has version 99, this program reads version"),
         (put("version", value="x" * 9999), "has version 'xxxxx.{0,60}…, this program reads"),
         (lambda about: about["optimizer"]["groups"][0].pop("lr"), "optimizer: lr is missing"),
-        (put("optimizer", "groups", 0, "lr", value=[]), r"optimizer has lr=\[\], here 0\.1"),
-        (put("optimizer", "groups", 0, "lr", value="nan"), "optimizer has lr='nan'"),
+        (put("optimizer", "groups", 0, "lr", value=[]), r"is damaged .lr=\[\]; expected float."),
+        (put("optimizer", "groups", 0, "lr", value="nan"), "is damaged .lr='nan'; expected float."),
+        (put("optimizer", "groups", 0, "dampening", value=2**63), "optimizer has dampening=92"),
         (put("optimizer", "groups", 0, "nesterov", value=1), "optimizer has nesterov=1"),
         (put("optimizer", "scalars", value={"99": {"step": 1}}), "values for parameter 99"),
         (put("optimizer", "scalars", value={"0": {"step": "x"}}), "is damaged .optimizer: 0="),
@@ -228,6 +230,29 @@ def test_forged_checkpoints(
         fuzz_seeds._restore(tmp_path)
     assert str(tmp_path / checkpoint.NAME) in str(caught.value)
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("__metadata__", checkpoint._MARK, value=5),
+        put("model.0.weight", "shape", value=[-4, 3]),
+        put("model.0.weight", "data_offsets", value=[0, -1]),
+        put("model.0.weight", "dtype", value=None),
+    ],
+)
+def test_forged_headers(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
+    fuzz_seeds._checkpoint(tmp_path)
+    path = tmp_path / checkpoint.NAME
+    content = path.read_bytes()
+    end = checkpoint._header_end(content)
+    header = json.loads(content[8:end])
+    path.write_bytes(with_header(header, content[end:]))
+    fuzz_seeds._restore(tmp_path)
+    change(header)
+    path.write_bytes(with_header(header, content[end:]))
+    with pytest.raises(ValueError, match=r"checkpoint\.safetensors is damaged"):
+        fuzz_seeds._restore(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -290,6 +315,15 @@ def test_texts_of_others_are_quoted_in_short(tmp_path: Path) -> None:
     (tmp_path / "net.safetensors").write_bytes(b"\x10\x27" + bytes(6) + b'"' + b"x" * 9998 + b'"')
     with pytest.raises(ValueError, match=r"net\.safetensors cannot be read") as caught:
         pretrained._read(tmp_path / "net.safetensors")
+    assert len(str(caught.value)) < 1000
+
+
+def test_counts_of_others_are_quoted_in_short(tmp_path: Path) -> None:
+    fuzz_seeds._resumable(tmp_path)
+    (folder,) = tmp_path.iterdir()
+    (folder / record.DATA).write_text(json.dumps({"train": ["x" * 9999]}))
+    with pytest.raises(ValueError, match=r"the data changed .* \(x{19}… images then") as caught:
+        fuzz_seeds._resume(tmp_path)
     assert len(str(caught.value)) < 1000
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -160,7 +159,7 @@ def _optimizer_problems(
         for key in sorted(set(own) ^ set(its)):
             yield f"{name}: {key} is {'missing' if key in own else 'unexpected'}"
         for key in own:
-            if not _alike(own[key], its[key]):
+            if not _alike(key, own[key], its[key]):
                 yield f"{name} has {key}={shorten(repr(its[key]), 60)}, here {own[key]!r}"
     for index, slots in about["scalars"].items():
         schema.check(f"{name}: scalars", index, str)
@@ -179,14 +178,13 @@ def _optimizer_problems(
             yield from _differences(f"{name}.{key}", tensor, like.shape, like.dtype)
 
 
-def _alike(mine: Any, theirs: Any) -> bool:
-    """Whether a hyperparameter can take the place of another: numbers of any value, else equal."""
-    if isinstance(mine, (list, tuple)) and isinstance(theirs, list):
-        return len(mine) == len(theirs) and all(map(_alike, mine, theirs))
-    plain = (int, float)
-    if type(mine) in plain and type(theirs) in plain:
-        return math.isfinite(theirs)
-    return bool(mine == theirs)
+def _alike(key: str, mine: Any, theirs: Any) -> bool:
+    """Whether a hyperparameter is the same; the learning rate moves, and is any number."""
+    if key == "lr":
+        schema.check(key, theirs, float)
+        return True
+    same = list(mine) if isinstance(mine, tuple) else mine  # as in JSON
+    return type(same) is type(theirs) and bool(same == theirs)
 
 
 def _differences(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) -> Iterator[str]:
@@ -266,7 +264,7 @@ def _read(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]
         raise ValueError(damaged.format("its content does not match its hash"))
     try:
         about, tensors = schema.parse(metadata[_MARK]), load(content)
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, *reading.DAMAGE) as error:
         raise ValueError(damaged.format(shorten(str(error), reading.LONGEST))) from None
     if about.get("version") != _VERSION:
         found = shorten(repr(about.get("version")), 60)

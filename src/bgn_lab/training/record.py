@@ -20,6 +20,7 @@ from bgn_lab.data import sources
 from bgn_lab.data.sources import Data
 from bgn_lab.recipe import Recipe
 from bgn_lab.system import cores, files, reading, schema
+from bgn_lab.system.printable import shorten
 from bgn_lab.training import workers
 from bgn_lab.training.metrics import Metrics
 from bgn_lab.training.result import Result
@@ -171,8 +172,8 @@ def check_data(folder: Path, data: Data) -> None:
     )
 
 
-def _count(known: Any) -> Any:
-    return known[0] if isinstance(known, list) and known else "no"
+def _count(known: Any) -> str:
+    return shorten(str(known[0]), 20) if isinstance(known, list) and known else "no"
 
 
 def about() -> dict[str, Any]:
