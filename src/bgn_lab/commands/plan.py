@@ -8,7 +8,6 @@ import time
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from typing import Any
 
-import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -170,7 +169,7 @@ def parse(words: list[str], description: str = "") -> Plan:
         description: examples, for its help.
     """
     about = f"{inspect.cleandoc(Plan.__doc__ or '')}\n\n{description}"
-    parsed: Any = parsing.parse(options_of(words), "plan", words, about, tyro.conf.OmitArgPrefixes)
+    parsed: Any = parsing.parse(options_of(words), "plan", words, about)
     comparison = compare.parse(_compared(words))
     if comparison.experiment.recipe is not ClassificationRecipe:
         raise ValueError(
