@@ -94,8 +94,13 @@ def _work(rank: int, port: int) -> None:
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        number = free.getsockname()[1]
-    spawn(_work, (number,), PROCESSES)  # type: ignore[no-untyped-call]
+        number: int = free.getsockname()[1]
+    return number
+
+
+if __name__ == "__main__":
+    spawn(_work, (free_port(),), PROCESSES)  # type: ignore[no-untyped-call]

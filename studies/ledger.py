@@ -13,7 +13,8 @@ from typing import Any
 from bgn_lab import experiments
 from bgn_lab.recipe import Recipe
 from bgn_lab.report.collect import Run, read
-from bgn_lab.system import files
+from bgn_lab.system import files, reading, schema
+from bgn_lab.system.printable import shorten
 from bgn_lab.training.metrics import Metrics
 from bgn_lab.training.result import Result
 
@@ -40,7 +41,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = reading.read_text(path).splitlines() if path.exists() else []
         parsed = (_parsed(line, f"{path}, line {i}") for i, line in enumerate(lines, 1))
         self._lines = {key(_run(values).recipe): values for values in parsed}
 
@@ -79,10 +80,11 @@ class Ledger:
 
 def _parsed(line: str, place: str) -> dict[str, Any]:
     try:
-        values: dict[str, Any] = json.loads(line)
+        values = schema.parse(line)
         _run(values)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{place}, is not a run: {error!r}") from None
+    except reading.DAMAGE as error:
+        why = shorten(repr(error), reading.LONGEST)
+        raise ValueError(f"{place}, is not a run: {why}") from None
     return values
 
 

@@ -78,13 +78,10 @@ COMMANDS = {
         "bgn_lab.commands.plan:Plan",
         "what a grid of runs would take: hours, traffic, cost",
         (
-            "bgn plan",
-            "bgn plan --device gpu:rate=1000,overhead=20,price=2.5"
-            " --device old:2=50,32=200,128=700,price=0.8",
-            "bgn plan --norms bn bgn --batch-sizes 2 8 --model resnet18 --epochs 90"
-            " --save steps.json",
-            "bgn plan --steps steps.json --price 1.5 --workers 8 --devices 4 --latency-us 30"
-            " --bandwidth-gb 12",
+            "bgn plan --norms bn bgn --batch-sizes 2 8 --epochs 30",
+            "bgn plan --preset paper-table-2 --processes 8 --times gpu:rate=1000,overhead=20"
+            " --price 2.5 --latency-us 30 --bandwidth-gb 10",
+            "bgn plan --data photos --model resnet18 --image-size 128 --norms bn bgn+ws --jobs 4",
         ),
     ),
     "info": Command(
@@ -221,7 +218,7 @@ def _run(name: str, words: list[str]) -> int:
 
 def _parse(name: str, words: list[str]) -> Any:
     """The command with its options."""
-    from bgn_lab.commands import compare, options, parsing, run
+    from bgn_lab.commands import compare, options, parsing, plan, run
 
     examples = "examples:\n" + "\n".join(f"  {example}" for example in COMMANDS[name].examples)
     first, _, experiment = name.partition(" ")
@@ -229,6 +226,8 @@ def _parse(name: str, words: list[str]) -> Any:
         return run.parse(experiment, words, examples)
     if first == "compare":
         return compare.parse(words, examples)
+    if first == "plan":
+        return plan.parse(words, examples)
     command = _command(name)
     about = f"{inspect.cleandoc(command.__doc__ or '')}\n\n{examples}"
     return options.made(command, parsing.parse(options.of(command, words), name, words, about))
@@ -236,13 +235,15 @@ def _parse(name: str, words: list[str]) -> Any:
 
 def options_of(name: str, words: Sequence[str] = ()) -> type:
     """The dataclass with the options of a command; some depend on other words of the line."""
-    from bgn_lab.commands import compare, options, run
+    from bgn_lab.commands import compare, options, plan, run
 
     first, _, experiment = name.partition(" ")
     if first == "run":
         return run.options_of(experiment, list(words))
     if first == "compare":
         return compare.options_of(list(words))
+    if first == "plan":
+        return plan.options_of(list(words))
     return options.of(_command(name), list(words))
 
 

@@ -35,7 +35,12 @@ onload = () => {{
 
 
 def look(
-    folder: Path, script: str, width: int = 1280, scripts: bool = True, dark: bool = False
+    folder: Path,
+    script: str,
+    width: int = 1280,
+    scripts: bool = True,
+    dark: bool = False,
+    real_time: bool = False,
 ) -> Any:
     """What a script returns that looks at ``report.html`` of a folder, in a frame of this width.
 
@@ -46,6 +51,7 @@ def look(
         width: of the screen.
         scripts: whether the page may run its own.
         dark: whether the reader's system is in dark mode.
+        real_time: by the clock, where the browser's own would skip the time that it waits.
     """
     assert BROWSER is not None
     frame = folder / f"frame-{width}.html"
@@ -56,7 +62,8 @@ def look(
         "--disable-sync", "--disable-background-networking", "--disable-component-update",
         "--allow-file-access-from-files", f"--user-data-dir={folder / 'profile'}",
         f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-        "--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", frame.as_uri(),
+        "--window-size=1400,1000", *([] if real_time else ["--virtual-time-budget=5000"]),
+        "--dump-dom", frame.as_uri(),
     ]  # fmt: skip
     shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     found = re.search(r"<pre>(.*)</pre>", shown, re.DOTALL)

@@ -362,7 +362,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
 
     def full(self: Path, mode: str = "r", *rest: Any, **more: Any) -> Any:
         file = write(self, mode, *rest, **more)
-        return Full(file) if "w" in mode and checkpoint.NAME in self.name else file
+        return Full(file) if {*mode} & {*"wx"} and checkpoint.NAME in self.name else file
 
     def step(epoch: int, step: int) -> None:
         nonlocal before

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from bgn_lab import cli
-from bgn_lab.commands import compare, parsing, run
-from bgn_lab.commands.plan import Plan
+from bgn_lab.commands import compare, parsing, plan, run
 from bgn_lab.commands.tune import Tune
 
 LINES, WIDTH = 5, 80
@@ -71,7 +70,7 @@ CASES = {
     "run adversarial --preset papr": "did you mean 'paper'?",
     "run adaptation --warmup 2": "--warmup 2.0 has no meaning for --schedule 'inverse'",
     "tune --norm bn": "expected no --norm",
-    "plan --norms bn+ws": "--norms 'bn+ws' has the partner 'ws'",
+    "plan --norms bn+wz": "--norms 'bn+wz' has the partner 'wz'",
     # what has no option before it
     "data get": "NAME is missing: cifar10",
     "data get cifar100": "NAME 'cifar100' is not known; accepted: cifar10; did you mean 'cifar10'?",
@@ -117,9 +116,12 @@ def test_options_as_a_shell_sees_them() -> None:
     ]  # fmt: skip
     assert all(own.help for own in found.values())
     assert "--test" not in found
-    for kind in (Plan, Tune, run.options_of("nas-train", [])):
+    for kind in (plan.options_of([]), Tune, run.options_of("nas-train", [])):
         assert all(own.help for own in parsing.options(kind))
 
 
 def test_a_message_keeps_what_is_no_option() -> None:
-    assert parsing.with_options("file=/data=x has layers=3", Plan) == "file=/data=x has layers=3"
+    assert (
+        parsing.with_options("file=/data=x has layers=3", plan.PlanOptions)
+        == "file=/data=x has layers=3"
+    )

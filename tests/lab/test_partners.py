@@ -22,7 +22,6 @@ from bgn_lab.experiments.experiment import in_paper
 from bgn_lab.models import network, pretrained
 from bgn_lab.norms import Norm
 from bgn_lab.paper import IMAGENET
-from bgn_lab.planning.grid import own_grid
 from bgn_lab.report.collect import read
 from bgn_lab.report.comparison import compare
 from bgn_lab.training.task import Task
@@ -279,12 +278,6 @@ def test_pretrained_layers_renormalize_from_the_first_step(norm: str, tmp_path: 
     torch.save({**model.state_dict(), "fc.weight": torch.zeros(10, 1)}, weights)
     again = pretrained.load(weights, build, recipe, "fc.")
     assert layers(again)[0].running_var.equal(layers(model)[0].running_var)
-
-
-def test_plans_refuse_partners_by_name() -> None:
-    message = r"norms='bgn\+ws' has the partner 'ws', .* expected 'bgn' alone"
-    with pytest.raises(ValueError, match=message):
-        own_grid(["bn", "bgn+ws"], [2], ["paper"])
 
 
 @pytest.mark.parametrize(

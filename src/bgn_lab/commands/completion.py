@@ -73,7 +73,7 @@ def _values(field: str, command: str) -> tuple[str, ...]:
         return (*NAMES, *(f"{name}+{word}" for name in ("bn", "bgn") for word in partners.PARTNERS))
     if field == "experiment":
         return tuple(n for n in experiments.names() if experiments.get(n).comparable)
-    if field == "preset" and command == "compare":
+    if field == "preset" and command in ("compare", "plan"):
         found = [experiments.get(name) for name in experiments.names()]
         names = (name for one in found if one.comparable for name in {**one.grids, **one.presets})
         return tuple(dict.fromkeys(names))
@@ -85,7 +85,6 @@ def _values(field: str, command: str) -> tuple[str, ...]:
 VALUES = {
     "data": tuple(name for name in DATA_SETS if name not in ("folder", "arrays")),
     "device": ("auto", "cpu", "cuda", "mps"),
-    "on": ("auto", "cpu", "cuda", "mps"),
     "groups": ("paper", "auto"),
     "model": tuple(MODELS),
 }

@@ -17,6 +17,8 @@ from bgn_lab.report import text
 from bgn_lab.report.collect import Run
 from bgn_lab.report.comparison import compare, named
 
+PATIENCE = 20  # times as long as tables take to be made, they stay
+
 
 def run_name(recipe: Recipe) -> str:
     """A run in words."""
@@ -42,6 +44,9 @@ class RunsProgress:
         self.task = self.bar.add_task("", total=self.total, left="")
         self.stack = ExitStack()
         self.live: Live | None = None
+        self.tables: list[text.Terminal] = []
+        self.drawn = self.took = 0.0  # when the tables were made, and how long that took
+        self.shown = -1  # how many runs were done then
 
     def __enter__(self) -> RunsProgress:
         if self.console.is_terminal and len(self.done) < len(self.recipes):
@@ -85,12 +90,24 @@ class RunsProgress:
                 description=f"{len(self.done)}/{len(self.recipes)} runs",
                 left=self.left(),
             )
-            waiting = [
-                Run(Path(key), recipe, {}, (), None)
-                for key, recipe in self.recipes.items()
-                if key not in self.done
-            ]
-            tables = [text.terminal(found) for found in compare([*self.done.values(), *waiting])]
-            self.live.update(
-                Group(self.bar, *tables)
-            )  # the bar first: a low terminal cuts off the end
+            if self._is_stale():
+                self._draw()
+            # the bar first: a low terminal cuts off the end
+            self.live.update(Group(self.bar, *self.tables))
+
+    def _is_stale(self) -> bool:
+        """Whether to make the tables anew: runs are over, and of the time little goes into that."""
+        waited = time.perf_counter() - self.drawn
+        return len(self.done) != self.shown and waited >= PATIENCE * self.took
+
+    def _draw(self) -> None:
+        begin, self.shown = time.perf_counter(), len(self.done)
+        waiting = [
+            Run(Path(key), recipe, {}, (), None)
+            for key, recipe in self.recipes.items()
+            if key not in self.done
+        ]
+        found = compare([*self.done.values(), *waiting])
+        self.tables = [text.terminal(one) for one in found]
+        self.drawn = time.perf_counter()
+        self.took = self.drawn - begin

@@ -78,6 +78,8 @@ def read_idx(path: Path) -> Tensor:
     Two zeros, 8 for bytes, the number of dimensions, their sizes (high byte first), and the data.
     """
     name = printable(path)
+    if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
+        raise ValueError(f"{name} is not a file")
     try:
         with gzip.open(path) as file:
             start = file.read(4)

@@ -70,7 +70,8 @@ def load(recipe: Recipe, ways: int) -> FewShotData:
     (x, y, base), (choice_x, choice_y, choice), (new_x, new_y, new) = found[:3]
     for name, classes in (("new", new), ("choice", choice)):
         if len(classes) < ways and (classes or name == "new"):
-            raise ValueError(f"ways={ways} exceeds the {len(classes)} {name} classes")
+            where = f" of {printable(recipe.root)}" if recipe.root else ""
+            raise ValueError(f"ways={ways} exceeds the {len(classes)} {name} classes{where}")
     kept, held = hold_out(len(x), recipe.validation, recipe.limit)
     _, C, H, W = x.shape
     return FewShotData(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -24,6 +25,8 @@ def open_image(file: Any, formats: Sequence[str] = FORMATS) -> Any:
     """An image of one of these formats, whatever the name of its file ends with."""
     from PIL import Image
 
+    if isinstance(file, str) and not os.path.isfile(file) and os.path.exists(file):
+        raise ValueError("it is not a file")  # a pipe would wait for its writer
     Image.init()
     return Image.open(file, formats=[name for name in formats if name in Image.OPEN])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import zipfile
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -94,7 +95,12 @@ def _array(archive: zipfile.ZipFile, name: str, size: int) -> Any:
                 f"{size - file.tell():,} are there"
             )
     with archive.open(f"{name}.npy") as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+        array = np.lib.format.read_array(file, allow_pickle=False)
+    if dtype.kind == "U" and array.size:
+        letters = array.astype(dtype.newbyteorder("=")).ravel().view(np.uint32)
+        if len(letters) and letters.max() > sys.maxunicode:
+            raise _Refused(f"{name} has letters beyond Unicode")
+    return array
 
 
 def strings(array: Any) -> tuple[str, ...]:

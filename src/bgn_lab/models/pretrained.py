@@ -8,10 +8,11 @@ need weights of their own kind.
 from __future__ import annotations
 
 import hashlib
-import json
 import pickle
 import warnings
+import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from bgn_lab import norms
 from bgn_lab.norms import Norm
 from bgn_lab.recipe import Recipe
 from bgn_lab.recipe.norm import GROUPED
+from bgn_lab.system import reading
+from bgn_lab.system.memory import available_memory, gigabytes
+from bgn_lab.system.printable import shorten
 
 WEIGHTS, RECIPE = (
     "model.safetensors",
@@ -39,6 +43,7 @@ ACCEPTED = (
 )
 VAR, COUNTER = ".running_var", ".num_batches_tracked"
 STATISTICS = (".running_mean", VAR)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 STEPS = ".renorm_steps"  # of a warmup, which trained statistics need none of
 
 
@@ -106,6 +111,8 @@ def _file(path: Path) -> Path:
         if not (path / WEIGHTS).exists():
             raise ValueError(f"{path} has no {WEIGHTS}, so no run has finished there; {ACCEPTED}")
         return path / WEIGHTS
+    if not path.is_file():  # opening a pipe would wait for its writer
+        raise ValueError(f"{path} is not a file; {ACCEPTED}")
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path} ends with {path.suffix!r}; {ACCEPTED}")
     return path
@@ -114,11 +121,13 @@ def _file(path: Path) -> Path:
 def _read(file: Path) -> dict[str, Tensor]:
     """The tensors by name, whatever they are wrapped in."""
     found: Any
+    _refuse_size(file)
     try:
         safe = file.suffix == ".safetensors"
         found = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged pickles raise whatever they stumble over
         why = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+        why = shorten(why, reading.LONGEST)
         if isinstance(
             error, pickle.UnpicklingError | EOFError
         ):  # the first one's text explains how to trust a file too much
@@ -143,8 +152,32 @@ def _read(file: Path) -> dict[str, Tensor]:
             f"{file} holds {what}; "
             'expected a state_dict, alone or as "state_dict" or "model" of a dict'
         )
+    if odd := [key for key, tensor in found.items() if not _is_dense(tensor)]:
+        raise ValueError(f"{file} has {_few(odd)}; expected dense tensors of real numbers")
     prefix = "module." if all(key.startswith("module.") for key in found) else ""  # of DataParallel
     return {key[len(prefix) :]: tensor for key, tensor in found.items()}
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether it can be copied into a parameter; files can also hold sparse and empty shells."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and (tensor.is_floating_point() or tensor.dtype in INTEGERS)
+    )
+
+
+def _refuse_size(file: Path) -> None:
+    """Refuse more than memory can hold: a few bytes of a zip file can stand for gigabytes."""
+    needed, available = file.stat().st_size, available_memory()
+    if zipfile.is_zipfile(file):
+        with suppress(zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
+            needed = max(needed, sum(member.file_size for member in archive.infolist()))
+    if available is not None and needed > available:
+        raise ValueError(
+            f"{file} needs {gigabytes(needed)} of memory when loaded, {gigabytes(available)} are"
+            " available"
+        )
 
 
 def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe, exact: bool) -> str:
@@ -162,7 +195,7 @@ def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe, exact: bool) -
         )
     if norm not in (recipe.norm, "bn"):
         raise ValueError(
-            f"{file} has weights for norm={norm!r}, says the {RECIPE} beside it; expected "
+            f"{file} has weights for norm={_quoted(norm)}, says the {RECIPE} beside it; expected "
             f"norm={recipe.norm!r}, as in the recipe, or 'bn' for {', '.join(BATCH_WIDE)}"
         )
     options = {"standardize": False} | ({} if norm == "bn" else {"center": "group"})
@@ -170,8 +203,8 @@ def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe, exact: bool) -
         theirs, ours = run.get(option, default), getattr(recipe, option)
         if run and theirs != ours:
             raise ValueError(
-                f"{file} has weights for {option}={theirs}, says the {RECIPE} beside it; the recipe"
-                f" has {option}={ours}"
+                f"{file} has weights for {option}={_quoted(theirs)}, says the {RECIPE} beside it;"
+                f" the recipe has {option}={ours}"
             )
     # groups of GN leave no trace in the weights; others show in the sizes of their statistics
     theirs, ours = run.get("groups"), recipe.groups or recipe.usual_groups
@@ -182,20 +215,20 @@ def _norm(file: Path, weights: dict[str, Tensor], recipe: Recipe, exact: bool) -
         and theirs != ours
     ):
         raise ValueError(
-            f"{file} has weights for groups={theirs}, says the {RECIPE} beside it; "
+            f"{file} has weights for groups={_quoted(theirs)}, says the {RECIPE} beside it; "
             f"the recipe has groups={ours}"
         )
     return norm
 
 
+def _quoted(value: object) -> str:
+    return shorten(repr(value), 80)
+
+
 def _run(file: Path) -> dict[str, Any]:
     """The recipe of the run that wrote a file, as plain values; nothing where no run did."""
     path = file.with_name(RECIPE)
-    try:
-        values = json.loads(path.read_text()) if path.exists() else {}
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
-    return values if isinstance(values, dict) else {}
+    return reading.read_json(path) if path.exists() else {}
 
 
 def _per_channel(weights: dict[str, Tensor]) -> bool:

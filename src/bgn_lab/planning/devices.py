@@ -1,60 +1,63 @@
-"""Classes of devices: how long a step of one worker takes there, and what an hour costs."""
+"""A class of devices: how long a step of one process takes there, and what an hour costs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from bgn import checks
 from bgn.factory import NAMES
+from bgn_lab import partners
 
 BASELINE = "bn"  # whose steps are timed at several batch sizes; the others are ratios to it
 TRAINING_TO_TEST = 3  # forward and backward take about three times as long as forward alone
-KEYS = ("rate", "overhead", "price", "test")
 FORM = (
-    "NAME:rate=IMAGES_PER_SECOND,overhead=MILLISECONDS,price=PER_HOUR "
-    "or NAME:BATCH=MILLISECONDS,BATCH=MILLISECONDS,..."
+    "NAME:rate=IMAGES_PER_SECOND,overhead=MILLISECONDS or NAME:BATCH=MILLISECONDS,..., and perhaps"
+    " price=PER_HOUR and ratios of other normalizers to bn, as in gn=1.1"
 )
 
 
 @dataclass(frozen=True)
 class Device:
-    """A class of devices: how long a step of one worker takes, and what an hour costs.
+    """Step times of BN by batch size, those of other rows as ratios to it, and a price.
 
-    A step with b images takes t(b) = overhead + b / rate, or what was measured at this b.
+    A step at batch size b takes t(b) = overhead + b / rate, or what was measured at this b.
     """
 
     name: str
-    rate: float  # images per second, of BN
-    overhead: float = 0.0  # seconds per step
-    seconds: Mapping[int, float] = field(default_factory=dict)  # per step, by b, where measured
-    ratios: Mapping[str, float] = field(default_factory=dict)  # of other normalizers' steps to BN's
-    ratios_at: int | None = None  # the b at which they were measured
-    test_rate: float | None = None  # images per second without backward
-    price: float | None = None  # per hour
-    decode_rate: float | None = None  # images per second of one core
+    rate: float  # images a second
+    overhead: float = 0.0  # seconds a step
+    seconds: Mapping[int, float] = field(default_factory=dict)  # by b, where measured
+    ratios: Mapping[str, float] = field(default_factory=dict)  # by row, such as bgn+ws
+    price: float | None = None  # an hour
     about: str = "given"
 
-    def ratio(self, norm: str) -> float:
-        """Ratio of a normalizer to BN; 1 where nobody measured it."""
-        return self.ratios.get(norm, 1.0)
-
-    def step(self, b: int, norm: str = BASELINE) -> float:
+    def step(self, b: int, row: str = BASELINE) -> float:
         """Seconds.
 
         >>> device = Device("x", rate=100, overhead=0.01, seconds={2: 0.05}, ratios={"gn": 1.5})
         >>> device.step(2), device.step(4), device.step(2, "gn")
         (0.05, 0.05, 0.075...)
         """
-        return self.ratio(norm) * self.seconds.get(b, self.overhead + b / self.rate)
+        return self.ratios.get(row, 1.0) * self.seconds.get(b, self.overhead + b / self.rate)
 
     def exact(self, b: int) -> bool:
         """Whether the step time at b is as measured or as given, not a guess along the line."""
         return not self.seconds or b in self.seconds
 
-    def testing(self, norm: str = BASELINE) -> float:
-        """Seconds per image without backward: as measured, or a third of b / rate."""
-        return self.ratio(norm) / (self.test_rate or TRAINING_TO_TEST * self.rate)
+    @property
+    def spec(self) -> str:
+        """The words that :func:`parse` makes this device of, but for its price.
+
+        >>> Device("gpu", 100.0, seconds={2: 0.0251}, ratios={"gn": 1.1}).spec
+        'gpu:2=25.1,gn=1.1'
+        """
+        times = {str(b): 1e3 * t for b, t in self.seconds.items()}
+        if not times:
+            times = {"rate": self.rate, "overhead": 1e3 * self.overhead}
+        words = [f"{key}={value:.6g}" for key, value in (times | {**self.ratios}).items()]
+        return f"{self.name}:{','.join(words)}"
 
 
 def fit(seconds: Mapping[int, float]) -> tuple[float, float]:
@@ -75,10 +78,8 @@ def fit(seconds: Mapping[int, float]) -> tuple[float, float]:
     )
     if len(seconds) > 1:
         determinant = uu * vv - uv * uv
-        overhead, slope = (
-            (vv * sum(u) - uv * sum(v)) / determinant,
-            (uu * sum(v) - uv * sum(u)) / determinant,
-        )
+        overhead = (vv * sum(u) - uv * sum(v)) / determinant
+        slope = (uu * sum(v) - uv * sum(u)) / determinant
         if slope <= 0:  # the best rate that was seen
             return 0.0, max(v)
         if overhead >= 0:
@@ -86,58 +87,51 @@ def fit(seconds: Mapping[int, float]) -> tuple[float, float]:
     return 0.0, vv / sum(v)
 
 
-def parse(spec: str) -> Device:
+def parse(spec: str, price: float | None = None) -> Device:
     """A device class from the command line.
 
-    >>> parse("gpu:rate=1000,overhead=20,price=2.5,gn=1.1")
-    Device(name='gpu', rate=1000.0, overhead=0.02, ... ratios={'gn': 1.1}, ... price=2.5, ...)
+    >>> parse("gpu:rate=1000,overhead=20,gn=1.1", price=2.5)
+    Device(name='gpu', rate=1000.0, overhead=0.02, ... ratios={'gn': 1.1}, price=2.5, ...)
     >>> sorted(parse("gpu:2=25,32=55,128=150").seconds)
     [2, 32, 128]
     """
     name, colon, rest = spec.partition(":")
     if not colon or not name.strip() or not rest.strip():
-        raise ValueError(f"device={spec!r} is not understood; expected {FORM}")
+        raise ValueError(f"times={spec!r} is not understood; expected {FORM}")
     values: dict[str, float] = {}
     for word in rest.split(","):
         key, equals, text = (part.strip() for part in word.partition("="))
         if not equals:
-            raise ValueError(
-                f"device={spec!r}: {word.strip()!r} is not understood; expected {FORM}"
-            )
-        if key not in (*KEYS, *NAMES) and not (key.isdecimal() and int(key)):
-            accepted = f"{', '.join(KEYS)}, a batch size, or a normalizer ({', '.join(NAMES)})"
-            raise ValueError(f"device={spec!r}: {key!r} is not known; accepted: {accepted}")
+            raise ValueError(f"times={spec!r}: {word!r} is not understood; expected {FORM}")
         key = str(int(key)) if key.isdecimal() else key
         if key in values:
-            raise ValueError(f"device={spec!r}: {key!r} is given twice; expected once")
+            raise ValueError(f"times={spec!r}: {key!r} is given twice; expected once")
         values[key] = _positive(spec, key, text)
-    seconds = {int(key): ms / 1e3 for key, ms in sorted(values.items()) if key.isdecimal()}
-    if bool(seconds) == ("rate" in values):
+    seconds = {int(key): ms / 1e3 for key, ms in values.items() if key.isdecimal()}
+    rate, overhead = values.pop("rate", None), values.pop("overhead", None)
+    price = values.pop("price", price)
+    ratios = {key: value for key, value in values.items() if not key.isdecimal()}
+    for row in ratios:
+        _check_row(spec, row)
+    if bool(seconds) == (rate is not None) or 0 in seconds or (seconds and overhead is not None):
         raise ValueError(
-            f"device={spec!r} needs either rate or step times by batch size; expected {FORM}"
+            f"times={spec!r} needs rate, perhaps with overhead, or step times by batch size;"
+            f" expected {FORM}"
         )
-    if seconds and "overhead" in values:
-        raise ValueError(
-            f"device={spec!r}: overhead goes with rate, not with step times by batch size"
-        )
-    if BASELINE in values:
-        raise ValueError(
-            f"device={spec!r}: ratios are to {BASELINE}; expected those of other normalizers"
-        )
-    overhead, rate = (
-        fit(seconds) if seconds else (values.get("overhead", 0.0) / 1e3, values["rate"])
-    )
-    ratios = {norm: values[norm] for norm in NAMES if norm in values}
-    return Device(
-        name.strip(),
-        rate,
-        overhead,
-        dict(sorted(seconds.items())),
-        ratios,
-        None,
-        values.get("test"),
-        values.get("price"),
-    )
+    if rate is None:
+        overhead, rate = fit(seconds)
+    else:
+        overhead = (overhead or 0.0) / 1e3
+    return Device(name.strip(), rate, overhead, dict(sorted(seconds.items())), ratios, price)
+
+
+def _check_row(spec: str, row: str) -> None:
+    """Refuse what is no row of a table beside the baseline."""
+    name, _ = partners.split(row)
+    if row == BASELINE:
+        raise ValueError(f"times={spec!r}: ratios are to {BASELINE}; expected those of others")
+    if ":" not in name:
+        checks.one_of("times", name, ("rate", "overhead", "price", "a batch size", *NAMES))
 
 
 def _positive(spec: str, key: str, text: str) -> float:
@@ -145,13 +139,8 @@ def _positive(spec: str, key: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    least = key == "overhead" and value == 0
-    if not (0 < value < math.inf or least):
-        expected = "a number of at least 0" if key == "overhead" else "a number above 0"
-        raise ValueError(f"device={spec!r}: {key}={text!r} is out of range; expected {expected}")
+    if not (0 < value < math.inf or (key == "overhead" and value == 0)):
+        raise ValueError(
+            f"times={spec!r}: {key}={text!r} is out of range; expected a number above 0"
+        )
     return value
-
-
-def priced(device: Device, price: float | None) -> Device:
-    """The same device class with another price, if there is one."""
-    return device if price is None else replace(device, price=price)

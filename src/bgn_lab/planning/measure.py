@@ -1,145 +1,88 @@
-"""Step times of this machine: real steps of the real network for a bounded time.
-
-The smallest batches come first.
-"""
+"""Step times of this machine: real runs of the real recipes, for some steps each."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import random
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from bgn_lab import paper
-from bgn_lab.data.folders.decode import cropped
+from bgn_lab import experiments, paper, partners
+from bgn_lab.data.folders.decode import MEAN, STD, cropped
+from bgn_lab.data.sources import Batch, Data
+from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 from bgn_lab.planning.devices import BASELINE, Device, fit
-from bgn_lab.planning.grid import Run
-from bgn_lab.planning.network import CHANNELS, Network
-from bgn_lab.training import loop
+from bgn_lab.recipe import Recipe
+from bgn_lab.system.signals import Interrupted
+from bgn_lab.training.run import Watcher, run
 
 LEAST, MOST = 3, 30  # steps that are timed at one batch size
 ENOUGH = 1.5  # seconds for them
-LINE = 0.4  # share of the time for BN at several batch sizes; the rest is for the others' ratios
-# share of the time that threads have a processor, at least, where nothing else is at work
-UNDISTURBED = 0.85
+LINE = 0.5  # share of the time for BN at several batch sizes; the rest is for the others' ratios
 DECODING = 1.5  # seconds
-
-Hear = Callable[[str], None]  # what is being measured now
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Where and how steps are taken."""
+class Noise:
+    """A source of so many images that are not there: noise, drawn when it is needed."""
 
-    on: str = "cpu"
-    amp: bool = False
-    channels_last: bool = False
+    count: int
+    shape: tuple[int, ...]  # (C, H, W)
+    classes: int
+    fingerprint = "noise"
 
-    def about(self) -> str:
-        """The machine in words."""
-        kind = torch.device(self.on).type
-        what = (
-            torch.cuda.get_device_name(self.on)
-            if kind == "cuda"
-            else f"{kind}, {torch.get_num_threads()} threads"
-        )
-        how = [
-            what,
-            *(["mixed precision"] if self.amp else []),
-            *(["channels_last"] if self.channels_last else []),
-        ]
-        return f"measured: {', '.join(how)}, torch {torch.__version__}"
+    def __len__(self) -> int:
+        return self.count
 
-    def wait(self) -> None:
-        """Until everything that was started is done."""
-        kind = torch.device(self.on).type
-        if kind == "cuda":
-            torch.cuda.synchronize(self.on)
-        elif kind == "mps":
-            torch.mps.synchronize()
+    @property
+    def y(self) -> Tensor:
+        """Labels (M,)."""
+        return torch.arange(self.count) % self.classes
 
+    def training(
+        self, batch_size: int, seed: int, epoch: int, wanted: Sequence[int] | None = None
+    ) -> Iterator[Batch]:
+        """See :class:`bgn_lab.data.sources.Source`."""
+        draws = torch.Generator().manual_seed(seed + epoch)
+        for _ in range(len(self) // batch_size) if wanted is None else wanted:
+            x = torch.randint(256, (batch_size, *self.shape), generator=draws, dtype=torch.uint8)
+            yield x, torch.randint(self.classes, (batch_size,), generator=draws)
 
-class Attention:
-    """How much of the processor this process had in ``with`` blocks.
+    def evaluation(self, batch_size: int) -> Iterator[Batch]:
+        """See :class:`bgn_lab.data.sources.Source`."""
+        return self.training(min(batch_size, len(self)) or 1, 0, 0)
 
-    ``least`` is the smallest share of all blocks, where 1 is all of its threads' time.
-    """
+    def check(self) -> None:
+        """See :class:`bgn_lab.data.sources.Source`."""
 
-    least = 1.0
-
-    def __enter__(self) -> None:
-        self.begin = time.perf_counter(), time.process_time()
-
-    def __exit__(self, *error: object) -> None:
-        wall, used = time.perf_counter() - self.begin[0], time.process_time() - self.begin[1]
-        self.least = min(self.least, used / wall / torch.get_num_threads())
+    def part(self, index: Tensor) -> Noise:
+        """See :class:`bgn_lab.data.sources.Source`."""
+        return replace(self, count=len(index))
 
 
-class Trainer:
-    """A network that takes steps on one batch again and again."""
-
-    def __init__(self, network: Network, run: Run, machine: Machine) -> None:
-        self.machine, self.network = machine, network
-        self.recipe = network.recipe(
-            run, device=machine.on, amp=machine.amp, channels_last=machine.channels_last
-        )
-        self.format = torch.channels_last if machine.channels_last else torch.contiguous_format
-        model = network.build(run).to(machine.on)
-        self.model = model.to(memory_format=self.format)  # type: ignore[call-overload]
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), 1e-3, self.recipe.momentum, weight_decay=self.recipe.decay
-        )
-        self.scaler = torch.amp.GradScaler(enabled=machine.amp and machine.on.startswith("cuda"))
-        self.onednn: dict[int, bool] = {}  # by batch size
-
-    def batch(self, b: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(b, 3, H, W) noise, (b,) labels."""
-        size, on = self.network.image_size, self.machine.on
-        x = torch.randn(b, CHANNELS, size, size, device=on).contiguous(memory_format=self.format)
-        return x, torch.randint(self.network.classes, (b,), device=on)
-
-    def step(self, x: torch.Tensor, y: torch.Tensor) -> float:
-        """Forward, backward, optimizer; seconds."""
-        begin = time.perf_counter()
-        self.model.train()
-        with self._convolutions(len(x)):
-            with loop.autocast(self.recipe)():
-                loss = F.cross_entropy(self.model(x), y)
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad()
-        self.machine.wait()
-        return time.perf_counter() - begin
-
-    @torch.no_grad()
-    def test(self, x: torch.Tensor) -> float:
-        """Forward in eval mode; seconds."""
-        begin = time.perf_counter()
-        self.model.eval()
-        with self._convolutions(len(x)), loop.autocast(self.recipe)():
-            self.model(x)
-        self.machine.wait()
-        return time.perf_counter() - begin
-
-    def _convolutions(self, b: int) -> AbstractContextManager[None]:
-        if b not in self.onednn:
-            size = self.network.image_size
-            shape = (b, CHANNELS, size, size)
-            self.onednn[b] = loop.onednn_is_faster(self.model, self.recipe, shape)
-        return loop.convolutions(self.onednn[b])
+def imagenet(recipe: Recipe) -> Data:
+    """What takes the place of ImageNet where it is not there: noise in its numbers and sizes."""
+    size = recipe.image_size or paper.IMAGE_SIZE
+    shape, classes = (3, size, size), paper.CLASSES
+    held = round(recipe.validation * (recipe.limit or paper.TRAINING_IMAGES))
+    counts = (recipe.limit or paper.TRAINING_IMAGES) - held, held, paper.TEST_IMAGES
+    train, validation, test = (Noise(count, shape, classes) for count in counts)
+    names = tuple(str(k) for k in range(classes))
+    return Data(recipe.data, names, shape, MEAN, STD, train, validation, test, 1 / classes)
 
 
 def candidates(sizes: Iterable[int]) -> list[int]:
-    """Batch sizes to measure, as far as time allows.
-
-    These are the grid's, and powers of two below, since a line needs several points.
+    """Batch sizes to measure, as far as time allows: a line needs several points.
 
     >>> candidates([12, 24])
     [2, 4, 8, 12, 16, 24]
@@ -150,106 +93,97 @@ def candidates(sizes: Iterable[int]) -> list[int]:
 
 
 def measure(
-    network: Network, runs: Sequence[Run], machine: Machine, seconds: float, hear: Hear
+    recipes: Sequence[ClassificationRecipe],
+    data: Data,
+    processes: int,
+    seconds: float,
+    say: Callable[[str], None],
 ) -> Device:
-    """Measure this machine: BN at growing batch sizes, the ratios of other normalizers, testing.
+    """Measure BN at growing batch sizes while time allows, and the others' ratios at one of them.
 
-    BN is measured while time allows, the ratios at one of its batch sizes. Of equal steps the
-    shortest counts: other programs may be at work on this machine, but not on a rented one.
+    Args:
+        recipes: of the grid.
+        data: the images; few of them are looked at.
+        processes: of each run; this one takes the part of one of them.
+        seconds: for measuring, about.
+        say: hears what is being measured.
     """
-    end, attention = time.perf_counter() + seconds, Attention()
-    base = Trainer(network, Run(BASELINE, None, 2), machine)
+    end, begin = time.perf_counter() + seconds, recipes[0]
+    share = begin.simulate_workers // processes
+    few = replace(data, validation=data.validation.part(torch.arange(0)),
+                  test=data.test.part(torch.arange(min(1, len(data.test)))))  # fmt: skip
+
+    def timed(recipe: ClassificationRecipe, b: int) -> float:
+        say(f"{partners.name(recipe)} at {b} images")
+        return _step(replace(recipe, batch_size=b, simulate_workers=share), few) / share
+
+    base = replace(begin, **partners.row(BASELINE), groups=None)
     times: dict[int, float] = {}
-    for b in candidates(run.batch_size for run in runs):
-        if times:
-            last = max(times)
-            if (1 + LEAST) * times[last] * b / last > end - (
-                1 - LINE
-            ) * seconds - time.perf_counter():
-                break
-        hear(f"{paper.NORMALIZERS[BASELINE]} at {b} images")
+    for b in candidates(recipe.batch_size for recipe in recipes):
+        last = max(times, default=0)
+        needed = (1 + LEAST) * share * times[last] * b / last if times else 0.0
+        if time.perf_counter() + needed > end - (1 - LINE) * seconds:
+            break
         try:
-            with attention:
-                times[b] = _steady(base, b)
+            times[b] = timed(base, b)
         except RuntimeError as error:
             if "memory" not in str(error) or not times:
                 raise
             break
     overhead, rate = fit(times)
-    others = {run.norm for run in runs} - {BASELINE}
-    pairs = len(others) * (1 + 2 * LEAST)
-    b = max(
-        (b for b, t in times.items() if pairs * t < end - time.perf_counter()), default=min(times)
-    )
-    hear("testing")
-    x, y = base.batch(b)
-    base.test(x)
-    test_rate = b / min(base.test(x) for _ in range(LEAST))
+    others = {partners.name(recipe): recipe for recipe in recipes}
+    others.pop(BASELINE, None)
+    fitting = (end - time.perf_counter()) / ((1 + LEAST) * share * max(len(others), 1))
+    b = max((b for b, t in times.items() if t < fitting), default=min(times))
     ratios: dict[str, float] = {}
-    for i, norm in enumerate(sorted(others, key=list(paper.NORMALIZERS).index)):
-        if time.perf_counter() > end:  # the machine is slower than it seemed
+    for row in others:
+        if ratios and time.perf_counter() > end:  # the machine is slower than it seemed
             break
-        hear(f"{paper.NORMALIZERS[norm]} at {b} images")
-        nearest = min(
-            (run for run in runs if run.norm == norm),
-            key=lambda run: abs(math.log(run.batch_size / b)),
-        )
-        until = time.perf_counter() + (end - time.perf_counter()) / (len(others) - i)
-        try:
-            other = Trainer(network, nearest, machine)
-            with attention:
-                ratios[norm] = _ratio(other, base, x, y, until)
-        except RuntimeError as error:
-            if "memory" not in str(error):
-                raise
-    about = machine.about()
-    if machine.on == "cpu" and attention.least < UNDISTURBED:
-        about += (
-            f"; at times its threads had a processor for {attention.least:.0%} of the time: "
-            "was something else at work?"
-        )
-    return Device("this machine", rate, overhead, times, ratios, b, test_rate, about=about)
+        own = [recipe for recipe in recipes if partners.name(recipe) == row]
+        nearest = min(own, key=lambda recipe: abs(math.log(recipe.batch_size / b)))
+        ratios[row] = timed(nearest, b) / times[b]
+    about = f"measured at {b} images: {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return Device("this-machine", rate, overhead, times, ratios, about=about)
 
 
-def _steady(trainer: Trainer, b: int) -> float:
-    """Seconds of a step, after a first one."""
-    x, y = trainer.batch(b)
-    trainer.step(x, y)
-    times: list[float] = []
-    while len(times) < LEAST or (sum(times) < ENOUGH and len(times) < MOST):
-        times.append(trainer.step(x, y))
-    return min(times)
+def _step(recipe: ClassificationRecipe, data: Data) -> float:
+    """Seconds of a step of a real run, the shortest of some after a first one.
 
-
-def _ratio(one: Trainer, other: Trainer, x: torch.Tensor, y: torch.Tensor, until: float) -> float:
-    """Ratio of both steps' times, taken in turns, so that noise of the machine hits both alike.
-
-    There is at least one turn.
+    Other programs may be at work on this machine, but not on a rented one.
     """
-    one.step(x, y)
-    turns: list[tuple[float, float]] = []
-    while not turns or (time.perf_counter() < until and len(turns) < MOST):
-        turns.append((one.step(x, y), other.step(x, y)))
-    return min(mine for mine, _ in turns) / min(its for _, its in turns)
+    ends: list[float] = []
+
+    def step(epoch: int, step: int) -> None:  # noqa: ARG001
+        if recipe.device.startswith("cuda"):
+            torch.cuda.synchronize(recipe.device)
+        ends.append(time.perf_counter())
+        spent = ends[-1] - ends[0]
+        if len(ends) > MOST or (len(ends) > LEAST and spent > ENOUGH):
+            raise Interrupted
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Interrupted):
+        run(experiments.task(recipe, data), Path(folder) / "run", Watcher(step=step))
+    if len(ends) < 2:
+        raise ValueError(f"batch_size={recipe.batch_size} leaves {len(ends)} steps; expected two")
+    return min(after - before for before, after in pairwise(ends))
 
 
 def decoding(size: int) -> float:
-    """Images per second that one core decodes here.
+    """Images a second that one core decodes here.
 
     They are JPEGs of 500x375 pixels, a random part of each cut to size x size.
     """
     from PIL import Image
 
-    draws = torch.Generator().manual_seed(
-        0
-    )  # smooth noise takes about as many bytes as a photograph
+    draws = torch.Generator().manual_seed(0)
+    # smooth noise takes about as many bytes as a photograph
     noise = F.interpolate(
         torch.rand(1, 3, 94, 125, generator=draws), (375, 500), mode="bicubic"
     ).clamp(0, 1)[0]
     file = io.BytesIO()
     Image.fromarray((255 * noise).byte().permute(1, 2, 0).numpy()).save(file, "JPEG", quality=90)
-    seeds, count, begin = random.Random(0), 0, time.perf_counter()
-    while (spent := time.perf_counter() - begin) < DECODING or not count:
+    seeds, count, begin = random.Random(0), 0, time.process_time()  # other programs do not count
+    while (spent := time.process_time() - begin) < DECODING or not count:
         with Image.open(io.BytesIO(file.getvalue())) as image:
             cropped(image, size, seeds.getrandbits(62))
         count += 1

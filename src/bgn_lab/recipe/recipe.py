@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -170,10 +170,9 @@ class Recipe(RuntimeOptions, OptimizerOptions, NormOptions, ModelOptions, DataOp
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, of which :meth:`from_json` makes the same recipe."""
-        values = {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
+        # fields are flat: asdict would copy each of them, and a report asks thousands of times
+        plain = ((own.name, getattr(self, own.name)) for own in fields(self))
+        values = {name: list(v) if isinstance(v, tuple) else v for name, v in plain}
         root = None if self.root is None else str(self.root)
         return {"experiment": self.experiment, **values, "root": root}
 

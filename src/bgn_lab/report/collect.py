@@ -11,9 +11,10 @@ from typing import Any
 from bgn_lab import experiments, norms
 from bgn_lab.data.sources import FINGERPRINT
 from bgn_lab.recipe import TRAINING, Recipe
-from bgn_lab.report import schema
-from bgn_lab.report.schema import Positive, Share, Unbounded
+from bgn_lab.system import reading, schema
 from bgn_lab.system.printable import printable, printable_values, shorten
+from bgn_lab.system.reading import DAMAGE, LONGEST
+from bgn_lab.system.schema import Positive, Share, Unbounded
 from bgn_lab.training.metrics import NUMBERS, Metrics
 from bgn_lab.training.record import ABOUT, DATA, METRICS, RECIPE, RESULT
 from bgn_lab.training.result import FINISHED, NOT_CONVERGED, Result
@@ -25,7 +26,6 @@ LAYER = {
     "instances": Positive,
     "acts_as": str,
 }
-LONGEST = 500  # characters of a text that a report shows
 
 
 @dataclass(frozen=True)
@@ -120,22 +120,14 @@ def _read(folder: Path) -> Run:
         data = _fingerprint(_text(path)) if path.exists() else None
     except OSError as error:
         raise _UnreadableError(Damaged(path, error.strerror or str(error))) from None
-    # a recipe checks itself, in ways that depend on the experiment
-    except (
-        ValueError,
-        TypeError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-    ) as error:
+    except DAMAGE as error:  # a recipe checks itself, in ways that depend on the experiment
         raise _UnreadableError(Damaged(path, shorten(str(error), LONGEST))) from None
     return Run(folder, recipe, about, metrics, result, data)
 
 
 def _text(path: Path) -> str:
-    if not path.is_file():  # opening a pipe would wait for its writer
-        raise ValueError("it is not a file" if path.exists() else "it is missing")
+    if why := reading.problem(path) or ("" if path.exists() else "it is missing"):
+        raise ValueError(why)
     return path.read_text(encoding="utf-8")
 
 

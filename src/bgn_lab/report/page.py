@@ -17,11 +17,12 @@ from markupsafe import Markup
 from bgn_lab import paper
 from bgn_lab.report import charts, glossary, palette, series, text
 from bgn_lab.report.cells import AHEAD, BEHIND, Cell, became
-from bgn_lab.report.collect import LONGEST, Damaged, Run
+from bgn_lab.report.collect import Damaged, Run
 from bgn_lab.report.comparison import compared
 from bgn_lab.report.grid import Comparison, named
 from bgn_lab.report.verdict import SHOWN, advice, noise, verdict
 from bgn_lab.system.printable import shorten
+from bgn_lab.system.reading import LONGEST
 
 PREDICTIONS = "Some test images, their labels and what each row takes them for."
 FEW = 5  # columns that fit a phone without scrolling

@@ -30,7 +30,8 @@ def write(path: Path, content: str | bytes) -> None:
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
     try:
-        with draft.open("wb") as file:
+        draft.unlink(missing_ok=True)  # of a process of the same number
+        with draft.open("xb") as file:  # new: through a link it would be a file elsewhere
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -43,9 +44,13 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def append(path: Path, line: str) -> None:
-    """A line at the end of a file, on disk when this returns; a crash may leave part of it."""
+    """A line at the end of a file, on disk when this returns; a crash may leave part of it.
+
+    A link is refused: the line would go to a file elsewhere.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
-        with path.open("a") as file:
+        with os.fdopen(os.open(path, flags, 0o666), "a") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from bgn_lab.recipe import Recipe
-from bgn_lab.system import files
+from bgn_lab.system import files, reading, schema
+from bgn_lab.system.printable import shorten
 from bgn_lab.training.loop import Score
 
 NAME = "checkpoint.safetensors"
@@ -82,17 +83,17 @@ def restore(
     another run or does not fit is refused, and the file stays as it is.
     """
     about, tensors = _read(content, path)
-    differences = [
-        f"{name}={about['recipe'].get(name)!r} there, {value!r} here"
-        for name, value in recipe.identity().items()
-        if about["recipe"].get(name) != value
-    ]
-    if differences:
+    remedy = "; remove it to begin this run anew"
+    with reading.naming(path, remedy):
+        values = _progress(about)
+        odd = reading.differences(about["recipe"], recipe.identity())
+    if odd:
         raise ValueError(
-            f"{path} belongs to another run ({'; '.join(differences)}); choose another --out, "
-            "or remove it"
+            f"{path} belongs to another run ({odd}); choose another --out, or remove it"
         )
-    if problem := next(_problems(tensors, about, model, optimizers), None):
+    with reading.naming(path, remedy):
+        problem = next(_problems(tensors, about, model, optimizers), None)
+    if problem:
         raise ValueError(
             f"{path} does not fit this run ({problem}), perhaps because the data or the program "
             "changed; remove it to begin this run anew"
@@ -100,10 +101,25 @@ def restore(
     model.load_state_dict(_below("model", tensors))
     for name, optimizer in optimizers.items():
         _load(optimizer, about[name], _below(name, tensors))
-    values = about["progress"]
     return Progress(
         **{**values, "score": Score(**values["score"]), "plan": _below("plan", tensors)}
     )
+
+
+def _progress(about: dict[str, Any]) -> dict[str, Any]:
+    """The checked fields of :class:`Progress`."""
+    values: dict[str, Any] = about["progress"]
+    kinds = {"epoch": int, "step": int, "score": dict, "seconds": float, "spent": float}
+    for name, kind in kinds.items():
+        schema.check(name, values[name], kind)
+    score = values["score"]
+    schema.check("score: total", score["total"], schema.Unbounded)
+    for name in ("right", "images"):
+        schema.check(f"score: {name}", score[name], int)
+    schema.check("scaler", values["scaler"], dict | None)
+    for name in set(values) - {f.name for f in fields(Progress)} | set(score) - set(vars(Score())):
+        raise ValueError(f"{name} is unknown")
+    return values
 
 
 def _below(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -139,6 +155,17 @@ def _optimizer_problems(
     if [group["params"] for group in about["groups"]] != mine:
         yield f"{name} has other groups of parameters"
         return
+    for own, its in zip(optimizer.state_dict()["param_groups"], about["groups"], strict=True):
+        for key in sorted(set(own) ^ set(its)):
+            yield f"{name}: {key} is {'missing' if key in own else 'unexpected'}"
+        for key in own:
+            if not _alike(key, own[key], its[key]):
+                yield f"{name} has {key}={shorten(repr(its[key]), 60)}, here {own[key]!r}"
+    for index, slots in about["scalars"].items():
+        schema.check(f"{name}: scalars", index, str)
+        schema.check(f"{name}: {index}", slots, dict[str, float | None])
+        if not index.isdecimal() or int(index) >= sum(map(len, mine)):
+            yield f"{name} has values for parameter {index}, which is not there"
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for key, tensor in tensors.items():
         index, _, slot = key.partition(".")
@@ -149,6 +176,15 @@ def _optimizer_problems(
         else:  # one value for each of the parameter
             like = parameters[int(index)]
             yield from _differences(f"{name}.{key}", tensor, like.shape, like.dtype)
+
+
+def _alike(key: str, mine: Any, theirs: Any) -> bool:
+    """Whether a hyperparameter is the same; the learning rate moves, and is any number."""
+    if key == "lr":
+        schema.check(key, theirs, float)
+        return True
+    same = list(mine) if isinstance(mine, tuple) else mine  # as in JSON
+    return type(same) is type(theirs) and bool(same == theirs)
 
 
 def _differences(name: str, tensor: Tensor, shape: torch.Size, dtype: torch.dtype) -> Iterator[str]:
@@ -216,7 +252,7 @@ def _read(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]
     """Everything that is not a tensor, and the tensors."""
     damaged = f"{path} is damaged ({{}}); remove it to begin this run anew"
     try:
-        metadata = json.loads(content[8 : _header_end(content)]).get("__metadata__", {})
+        metadata = schema.parse(content[8 : _header_end(content)]).get("__metadata__", {})
         stored = str(metadata.get(_HASH))
     except (ValueError, AttributeError):
         raise ValueError(damaged.format("it has no header")) from None
@@ -227,12 +263,13 @@ def _read(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]
     if _hash(content, stored) != stored:
         raise ValueError(damaged.format("its content does not match its hash"))
     try:
-        about, tensors = json.loads(metadata[_MARK]), load(content)
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(damaged.format(error)) from None
+        about, tensors = schema.parse(metadata[_MARK]), load(content)
+    except (SafetensorError, *reading.DAMAGE) as error:
+        raise ValueError(damaged.format(shorten(str(error), reading.LONGEST))) from None
     if about.get("version") != _VERSION:
+        found = shorten(repr(about.get("version")), 60)
         raise ValueError(
-            f"{path} has version {about.get('version')}, this program reads version {_VERSION}; "
+            f"{path} has version {found}, this program reads version {_VERSION}; "
             "remove it to begin this run anew"
         )
     return about, tensors

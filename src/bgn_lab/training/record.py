@@ -19,7 +19,8 @@ import bgn
 from bgn_lab.data import sources
 from bgn_lab.data.sources import Data
 from bgn_lab.recipe import Recipe
-from bgn_lab.system import cores, files
+from bgn_lab.system import cores, files, reading, schema
+from bgn_lab.system.printable import shorten
 from bgn_lab.training import workers
 from bgn_lab.training.metrics import Metrics
 from bgn_lab.training.result import Result
@@ -56,22 +57,16 @@ class Record:
         """Refuse a folder of something else; begin a new one."""
         folder, known = self.folder, self.folder / RECIPE
         if known.exists():
-            values = _json(known)
+            values = reading.read_json(known)
             if (kind := values.get("experiment", "classification")) != self.recipe.experiment:
                 raise ValueError(
                     f"{folder} holds a run of bgn run {kind}, not {self.recipe.experiment}; "
                     "choose another --out"
                 )
-            other, mine = type(self.recipe).from_json(values).identity(), self.recipe.identity()
-            odd = [
-                f"{name}={other.get(name)!r} there, {mine[name]!r} here"
-                for name in mine
-                if mine[name] != other.get(name)
-            ]
-            if odd:
-                raise ValueError(
-                    f"{folder} holds another run ({'; '.join(odd)}); choose another --out"
-                )
+            with reading.naming(known):
+                other = type(self.recipe).from_json(values).identity()
+            if odd := reading.differences(other, self.recipe.identity()):
+                raise ValueError(f"{folder} holds another run ({odd}); choose another --out")
             files.remove_drafts(folder)
         elif any(
             path.name != ABOUT and not files.is_draft(path, RECIPE, ABOUT)
@@ -96,6 +91,8 @@ class Record:
         session = {"time": now, **about()}
         known = read_about(self.folder) if path.exists() else {}
         sessions = known.get("sessions", [])
+        with reading.naming(path):
+            schema.check("sessions", sessions, list[dict[str, Any]])
         first = {} if sessions else session  # what is known, choices among it, stays
         files.write_json(path, {**known, **first, "sessions": [*sessions, session]})
 
@@ -104,16 +101,14 @@ class Record:
         path = self.folder / RESULT
         if not path.exists():
             return None
-        values = _json(path)
-        try:
+        values = reading.read_json(path)
+        with reading.naming(path):
             return Result.from_json(values)
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged ({error})") from None
 
     def choose(self, name: str, choice: Callable[[], bool]) -> bool:
         """A choice that depends on the machine: made once, and kept when the run is resumed."""
         path = self.folder / ABOUT
-        known = _json(path) if path.exists() else {}
+        known = reading.read_json(path) if path.exists() else {}
         if name not in known:
             known[name] = choice()
             files.write_json(path, known)
@@ -122,16 +117,18 @@ class Record:
     def rewind(self, epoch: int) -> list[Metrics]:
         """Metrics of the first epochs; lines beyond the last checkpoint are removed."""
         path = self.folder / METRICS
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = reading.read_text(path).splitlines() if path.exists() else []
         kept = [line for line in lines[:epoch] if line]
         if len(kept) < epoch:
             raise ValueError(
                 f"{path} has {len(kept)} epochs, the checkpoint {epoch}; "
                 f"remove {self.folder} to begin this run anew"
             )
+        with reading.naming(path):
+            found = [Metrics.from_json(schema.parse(line)) for line in kept]
         if lines[epoch:]:
             files.write(path, "".join(line + "\n" for line in kept))
-        return [Metrics.from_json(json.loads(line)) for line in kept]
+        return found
 
     def add(self, metrics: Metrics) -> None:
         """Append the metrics of an epoch."""
@@ -144,19 +141,9 @@ class Record:
         files.write_json(self.folder / RESULT, result.to_json())
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-        if not isinstance(found, dict):
-            raise ValueError(f"it holds a {type(found).__name__}; expected an object")
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
-    return found
-
-
 def read_about(folder: Path) -> dict[str, Any]:
     """What the run in a folder ran on: the fields of its first session, and all ``sessions``."""
-    return _json(folder / ABOUT)
+    return reading.read_json(folder / ABOUT)
 
 
 def _fingerprints(data: Data) -> dict[str, Any]:
@@ -170,7 +157,7 @@ def check_data(folder: Path, data: Data) -> None:
     path = folder / DATA
     if not path.exists():
         return
-    before, now = _json(path), _fingerprints(data)
+    before, now = reading.read_json(path), _fingerprints(data)
     if before == now:
         return
     changed = [part for part in PARTS if before.get(part) != now[part]]
@@ -185,8 +172,8 @@ def check_data(folder: Path, data: Data) -> None:
     )
 
 
-def _count(known: Any) -> Any:
-    return known[0] if isinstance(known, list) and known else "no"
+def _count(known: Any) -> str:
+    return shorten(str(known[0]), 20) if isinstance(known, list) and known else "no"
 
 
 def about() -> dict[str, Any]:

@@ -23,7 +23,7 @@ from safetensors.torch import save
 from torch import nn
 
 from bgn_lab.data.sources import Batch, Source, mixed, share
-from bgn_lab.system import files, signals
+from bgn_lab.system import files, reading, signals
 from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import checkpoint, loop
 from bgn_lab.training import record as records
@@ -116,7 +116,7 @@ class _Training:
 
     def _restore(self) -> checkpoint.Progress:
         content = self.workers.broadcast(
-            self.path.read_bytes() if self.workers.is_first and self.path.exists() else None
+            reading.read_bytes(self.path) if self.workers.is_first and self.path.exists() else None
         )
         if content is None:
             return checkpoint.Progress()

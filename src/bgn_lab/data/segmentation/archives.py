@@ -20,6 +20,7 @@ from bgn_lab.data import npz
 from bgn_lab.data.names import printable
 from bgn_lab.data.segmentation import reading
 from bgn_lab.data.segmentation.reading import Labels, Pair
+from bgn_lab.data.segmentation.windows import IGNORED
 
 PACKED = ("jpeg", "offsets", "mask_png", "mask_offsets", "split", "split_names", "class_names")
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -46,7 +47,7 @@ def _packed(path: Path, size: int | None, damaged: str) -> tuple[Labels, dict[st
     masks = npz.slices(path, arrays, "mask_png", "mask_offsets", len(files))
     parts = npz.strings(arrays["split_names"])
     split = npz.integers(path, "split", arrays["split"], len(files), 0, len(parts) - 1)
-    labels = reading.named(npz.strings(arrays["class_names"]))
+    labels = _named(path, arrays["class_names"])
     names = npz.strings(arrays["file_names"]) if "file_names" in arrays else ()
     found: dict[str, Images] = {}
     for k, part in enumerate(parts):
@@ -72,13 +73,22 @@ def _arrays(path: Path, size: int | None) -> tuple[Labels, dict[str, Images]]:
             " they are"
         )
     own = arrays.get("class_names")
-    labels = reading.counted() if own is None else reading.named(npz.strings(own))
+    labels = reading.counted() if own is None else _named(path, own)
     found = {}
     for part in ("train", "val", "test"):
         if f"x_{part}" in arrays:
             x, y = arrays[f"x_{part}"], arrays.get(f"y_{part}")
             found[part] = _pairs(path, part, x, y, labels)
     return labels, found
+
+
+def _named(path: Path, array: Any) -> Labels:
+    names = npz.strings(array)
+    if len(names) > IGNORED:
+        raise ValueError(
+            f"{printable(path)} has {len(names):,} class_names; expected at most {IGNORED}"
+        )
+    return reading.named(names)
 
 
 def _pairs(path: Path, part: str, x: Any, y: Any, labels: Labels) -> Images:

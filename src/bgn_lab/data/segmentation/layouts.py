@@ -13,6 +13,8 @@ from bgn_lab.data.folders.listing import Seen, few, look, some
 from bgn_lab.data.names import printable
 from bgn_lab.data.segmentation.reading import Labels, Pair, class_file, counted, named
 from bgn_lab.data.segmentation.windows import IGNORED
+from bgn_lab.system.printable import shorten
+from bgn_lab.system.reading import read_text
 
 PARTS = {
     "train": ("train", "training"),
@@ -126,7 +128,11 @@ def _voc(seen: Seen) -> Layout | None:
                 " lists say which images are for training"
             )
         parts[part] = []
-        for stem in path.read_text(encoding="utf-8").split():
+        for stem in read_text(path).split():
+            if Path(stem).name != stem or len(stem.encode()) > 250:  # as long as names may be
+                raise ValueError(
+                    f"{printable(path)} has the line {shorten(stem, 60)}; expected names of images"
+                )
             image = root / "JPEGImages" / f"{stem}.jpg"
             mask = root / "SegmentationClass" / f"{stem}.png"
             for file in (image, mask):

@@ -15,6 +15,7 @@ from bgn_lab.data import images
 from bgn_lab.data.names import printable
 from bgn_lab.data.segmentation.windows import IGNORED, nearest, resized
 from bgn_lab.system.memory import available_memory, gigabytes
+from bgn_lab.system.reading import OBJECTS, read_bytes
 
 EXACT = ("PNG", "BMP", "GIF", "TIFF", "PPM")  # formats that keep every value
 MASK = "expected a gray or palette image whose values are the numbers of classes, 0, 1, 2, ..."
@@ -205,7 +206,7 @@ def class_file(root: Path) -> Labels | None:
         if path.is_file():
             lines = [
                 printable(line.strip())
-                for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+                for line in read_bytes(path, OBJECTS).decode(errors="replace").splitlines()
                 if line.strip()
             ]
             if len({*lines}) != len(lines) or not 2 <= len(lines) <= IGNORED:

@@ -20,7 +20,7 @@ from bgn_lab.experiments.nas.genotype import Genotype
 from bgn_lab.experiments.nas.recipe import ManasRecipe, NasTrainRecipe, SearchRecipe
 from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.recipe import DataOptions, NormOptions, RuntimeOptions
-from bgn_lab.system import files
+from bgn_lab.system import files, reading
 from bgn_lab.training.record import RECIPE
 from bgn_lab.training.result import FINISHED, Result
 
@@ -120,19 +120,11 @@ def claim(folder: Path, first: SearchRecipe, data: str) -> None:
             raise ValueError(f"{folder} is not empty and holds no searches; choose another --out")
         files.write_json(path, {"first": first.to_json(), "data": data})
         return
-    try:
-        known = json.loads(path.read_text())
+    known = reading.read_json(path)
+    with reading.naming(path):
         other = {**experiments.recipe(known["first"]).identity(), "images": known["data"]}
-    except (ValueError, TypeError, LookupError) as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
-    mine = {**first.identity(), "images": data}
-    odd = [
-        f"{name}={other.get(name)!r} there, {value!r} here"
-        for name, value in mine.items()
-        if value != other.get(name)
-    ]
-    if odd:
-        raise ValueError(f"{folder} holds other searches ({'; '.join(odd)}); choose another --out")
+    if odd := reading.differences(other, {**first.identity(), "images": data}):
+        raise ValueError(f"{folder} holds other searches ({odd}); choose another --out")
 
 
 def write(

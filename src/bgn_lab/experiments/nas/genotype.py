@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bgn import checks
+from bgn_lab.system.printable import shorten
+from bgn_lab.system.reading import DAMAGE, LONGEST, OBJECTS, read_bytes
 
 NONE = "none"
 RANDOM = "random-"
@@ -266,7 +268,7 @@ def find(name: str) -> Genotype:
             f"genotype={name!r} is neither a file nor one of {', '.join(NAMED)}, {RANDOM}SEED, "
             f"{RANDOM}SEED-of-CELLS"
         )
-    return _read(str(path), path.read_bytes())
+    return _read(str(path), read_bytes(path, OBJECTS))
 
 
 def content(name: str) -> str:
@@ -281,5 +283,5 @@ def content(name: str) -> str:
 def _read(where: str, text: str | bytes) -> Genotype:
     try:
         return Genotype.from_json(json.loads(text))
-    except ValueError as error:  # what json raises, too
-        raise ValueError(f"{where} holds no genotype: {error}") from None
+    except DAMAGE as error:
+        raise ValueError(f"{where} holds no genotype: {shorten(str(error), LONGEST)}") from None

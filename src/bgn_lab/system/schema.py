@@ -29,7 +29,7 @@ class Unbounded(float):
     """An annotation for finite numbers of any size, such as a loss that explodes."""
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse(text: str | bytes) -> dict[str, Any]:
     """A JSON object; numbers are finite."""
     try:
         found = json.loads(text, parse_constant=_refuse_constant)
