@@ -55,6 +55,11 @@ COMMANDS = {
             "bgn tune --batch-size 4 --epochs 18 --seeds 3 --out runs/mine",
         ),
     ),
+    "resume": Command(
+        "bgn_lab.commands.resume:Resume",
+        "begin or resume the run of a folder",
+        ("bgn resume runs/compare/runs/fashion-mnist-resnet20-bn-b2-s0-1a2b3c4d",),
+    ),
     "data get": Command(
         "bgn_lab.commands.get:Get",
         "fetch a data set",

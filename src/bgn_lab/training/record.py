@@ -154,6 +154,13 @@ def _json(path: Path) -> dict[str, Any]:
     return found
 
 
+def read_recipe(folder: Path) -> dict[str, Any]:
+    """Values of the recipe of the run in a folder."""
+    if not (folder / RECIPE).is_file():
+        raise FileNotFoundError(f"{folder} holds no run; expected a folder with {RECIPE}")
+    return _json(folder / RECIPE)
+
+
 def read_about(folder: Path) -> dict[str, Any]:
     """What the run in a folder ran on: the fields of its first session, and all ``sessions``."""
     return _json(folder / ABOUT)
