@@ -96,6 +96,8 @@ class Attempt:
                 time.sleep(0.1)
         finally:
             self.stop()
+        if code < 0:
+            return code, f"its process was killed by {signal.Signals(-code).name}"
         return code, _reason(job.log, begin) if code else ""
 
     def stop(self) -> None:
