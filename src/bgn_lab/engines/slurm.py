@@ -6,8 +6,11 @@ in a file beside its log. Pickles that submitit writes are read on the machine t
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -40,8 +43,9 @@ class Submission:
 
     def __call__(self) -> None:
         """Run the job, and write down what came of it."""
-        self.attempt = Attempt(self.job)
-        code, reason = self.attempt.run()
+        self.attempt = attempt = Attempt(self.job)
+        signal.signal(signal.SIGTERM, lambda *_: attempt.ask())  # submitit ignores it
+        code, reason = attempt.run()
         files.write_json(self.record, {"code": code, "reason": reason})
 
     def checkpoint(self) -> Any:
@@ -178,7 +182,9 @@ class Slurm:
         with signals.defer_signals():
             if self.cluster != "slurm":
                 for key in ids:
-                    self._jobs[key].cancel()
+                    # its cancel() sends SIGINT, which is ignored in the background of a script
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(ids[key]), signal.SIGTERM)
                 self._wait(lambda: all(files.is_free(self._folders[key]) for key in ids), PATIENCE)
                 return
             for words, seconds in (

@@ -100,10 +100,15 @@ class Attempt:
             return code, f"its process was killed by {signal.Signals(-code).name}"
         return code, _reason(job.log, begin) if code else ""
 
-    def stop(self) -> None:
-        """Stop the run at a checkpoint, and wait until it is written."""
+    def ask(self) -> None:
+        """Ask the run to stop at a checkpoint."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
+
+    def stop(self) -> None:
+        """Stop the run at a checkpoint, and wait until it is written."""
+        self.ask()
+        if self.process is not None:
             self.process.wait(PATIENCE)
 
 
