@@ -185,6 +185,8 @@ class Slurm:
                     # its cancel() sends SIGINT, which is ignored in the background of a script
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(int(ids[key]), signal.SIGTERM)
+                self._wait(lambda: self._gone(ids), PATIENCE)
+                # who ended in a hurry may have left its run to save itself
                 self._wait(lambda: all(files.is_free(self._folders[key]) for key in ids), PATIENCE)
                 return
             for words, seconds in (
