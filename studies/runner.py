@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from pathlib import Path
 
 from bgn_lab import norms
-from bgn_lab.engines import local
+from bgn_lab.commands import parsing
+from bgn_lab.engines import engine
+from bgn_lab.engines.engine import Engine, Outcome
+from bgn_lab.engines.options import EngineOptions
 from bgn_lab.recipe import Recipe
 from bgn_lab.training.record import RESULT
 from studies.ledger import Ledger
@@ -25,7 +30,11 @@ def cost(recipe: Recipe) -> float:
 
 
 def run(
-    recipes: Iterable[Recipe], folder: Path, jobs: int, hours: float, ledger: Ledger | None = None
+    recipes: Iterable[Recipe],
+    folder: Path,
+    where: Engine,
+    hours: float,
+    ledger: Ledger | None = None,
 ) -> bool:
     """Run recipes that are not done yet, in the order given, for at most ``hours``.
 
@@ -44,7 +53,7 @@ def run(
     total, past, begin = sum(map(cost, left.values())), 0.0, time.monotonic()
     print(f"{len(wanted) - len(left)} of {len(wanted)} runs are done", flush=True)
 
-    def hear(outcome: local.Outcome) -> None:
+    def hear(outcome: Outcome) -> None:
         nonlocal past
         past += cost(outcome.recipe)
         if ledger is not None and outcome.result is not None:
@@ -69,15 +78,35 @@ def run(
             raise KeyboardInterrupt
 
     try:
-        local.run(left, folder, jobs, hear, watch)
+        engine.run(where, left, folder, hear, watch, lambda line: print(line, flush=True))
     except KeyboardInterrupt:
         print("stopped; run the same command to resume", flush=True)
         return False
-    return True
+    if where.note:
+        print(where.note, flush=True)
+    return not where.note
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of a study that say where its runs run, as those of ``bgn compare``."""
+    parser.add_argument("--jobs", type=int, help="runs side by side (default: 2 on this machine)")
+    for own in parsing.options(EngineOptions):
+        kind = {"whole": int, "number": float}.get(own.kind, str)
+        usual = getattr(EngineOptions(), own.field)
+        parser.add_argument(
+            *own.names, type=kind, default=usual, choices=own.values or None, help=own.help
+        )
+
+
+def engine_of(chosen: argparse.Namespace) -> Engine:
+    """The engine that these options ask for."""
+    found = EngineOptions(**{own.name: getattr(chosen, own.name) for own in fields(EngineOptions)})
+    usual = 2 if found.engine == "local" else None
+    return found.make(usual if chosen.jobs is None else chosen.jobs)
 
 
 def run_all(
-    wanted: Callable[[], Iterable[Recipe]], folder: Path, jobs: int, end: float, ledger: Ledger
+    wanted: Callable[[], Iterable[Recipe]], folder: Path, where: Engine, end: float, ledger: Ledger
 ) -> bool:
     """Run what a stage wants until it wants no more: what is done decides what it wants next.
 
@@ -85,7 +114,7 @@ def run_all(
     """
     while left := [recipe for recipe in wanted() if recipe not in ledger]:
         hours = (end - time.monotonic()) / 3600
-        if hours <= 0 or not run(left, folder, jobs, hours, ledger):
+        if hours <= 0 or not run(left, folder, where, hours, ledger):
             return False
         if all(recipe not in ledger for recipe in left):
             print("no run ended; the messages above say why", flush=True)

@@ -20,7 +20,7 @@ from bgn_lab.experiments.nas import genotype
 from bgn_lab.experiments.nas.recipe import NasTrainRecipe
 from bgn_lab.experiments.nas.search import GENOTYPE
 from bgn_lab.recipe import Recipe
-from studies.runner import folder_name, run
+from studies.runner import add_options, engine_of, folder_name, run
 
 FOLDER = Path("runs/searched")
 NORMS = ("bn", "gn", "bgn")
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument(
         "--seeds", type=int, default=2, help="of the training of what was found (default: 2)"
     )
-    parser.add_argument("--jobs", type=int, default=2)
+    add_options(parser)
     parser.add_argument(
         "--hours",
         type=float,
@@ -83,13 +83,14 @@ def main() -> None:
         help="for the searches, and again for the trainings (default: 3)",
     )
     options = parser.parse_args()
+    where = engine_of(options)
     same = {"data": options.data, "limit": options.images}
     wanted = (recipe for norm in options.norms for recipe in searches(norm, **same))
-    if run(wanted, FOLDER, options.jobs, options.hours):
+    if run(wanted, FOLDER, where, options.hours):
         run(
             trainings(options.norms, options.drawn, options.seeds, **same),
             FOLDER,
-            options.jobs,
+            where,
             options.hours,
         )
 

@@ -30,7 +30,7 @@ from typing import Any
 from bgn.groups import paper_groups
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.report.collect import Run, read
-from studies.runner import folder_name, run
+from studies.runner import add_options, engine_of, folder_name, run
 
 FOLDER = Path("runs/which-g/runs")
 BATCH_SIZES = (2, 8, 32, 1, 4, 128)  # the most informative first
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--cifar", type=Path)
     parser.add_argument("--sizes", type=int, nargs="*", default=BATCH_SIZES)
     parser.add_argument("--rows", nargs="*", choices=tuple(ROWS), default=tuple(ROWS))
-    parser.add_argument("--jobs", type=int, default=2)
+    add_options(parser)
     parser.add_argument("--hours", type=float, default=1.0)
     options = parser.parse_args()
     if options.cell == "cifar" and options.cifar is None:
@@ -168,7 +168,7 @@ def main() -> None:
         "long": lambda: longer(cell, sizes, names),
         "large": lambda: rates(replace(cell, epochs=4 * cell.epochs), LARGE, names),
     }
-    run(stages[options.stage](), FOLDER, options.jobs, options.hours)
+    run(stages[options.stage](), FOLDER, engine_of(options), options.hours)
 
 
 if __name__ == "__main__":

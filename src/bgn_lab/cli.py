@@ -64,6 +64,11 @@ COMMANDS = {
             "bgn export runs/mine --to weights.safetensors --no-fold",
         ),
     ),
+    "resume": Command(
+        "bgn_lab.commands.resume:Resume",
+        "begin or resume the run of a folder",
+        ("bgn resume runs/compare/runs/fashion-mnist-resnet20-bn-b2-s0-1a2b3c4d",),
+    ),
     "data get": Command(
         "bgn_lab.commands.get:Get",
         "fetch a data set",

@@ -18,7 +18,7 @@ from studies.ledger import Ledger
 from studies.many_workers.cells import SHORT
 from studies.many_workers.diagnosis import Diagnoses
 from studies.many_workers.plan import STAGES, wanted
-from studies.runner import folder_name, run_all
+from studies.runner import add_options, engine_of, folder_name, run_all
 
 FOLDER = Path("runs/many-workers")
 RESULTS = Path("results/many-workers")
@@ -31,15 +31,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--mini", type=Path, required=True, help="mini100_32.npz")
-    parser.add_argument("--jobs", type=int, default=2, help="runs side by side (default: 2)")
+    add_options(parser)
     parser.add_argument("--hours", type=float, default=2.0, help="in all (default: 2)")
     options = parser.parse_args()
     mini, end = options.mini.resolve(), time.monotonic() + 3600 * options.hours
     ledger, diagnoses = Ledger(LEDGER), Diagnoses(DIAGNOSES)
+    where = engine_of(options)
     for stage in STAGES:
         seeds = ", ".join(map(str, stage.seeds))
         print(f"{stage.cell}, seeds {seeds}", flush=True)
-        if not run_all(partial(wanted, stage, mini, ledger), FOLDER, options.jobs, end, ledger):
+        if not run_all(partial(wanted, stage, mini, ledger), FOLDER, where, end, ledger):
             return
         for own in wanted(stage, mini, ledger):
             folder = FOLDER / folder_name(own)

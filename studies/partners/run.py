@@ -25,7 +25,7 @@ from bgn_lab.recipe import Recipe
 from studies import rates
 from studies.ledger import Ledger
 from studies.partners.rows import ALONE, FOLDER, LEDGER, RATES, SEEDS, alone, rows
-from studies.runner import run
+from studies.runner import add_options, engine_of, run
 
 STAGES = ("rates", "rows", "seeds", "one")
 BEST = 6
@@ -64,14 +64,15 @@ def main() -> None:
     parser.add_argument("--data", default="cifar10", help="data set or .npz (default: cifar10)")
     parser.add_argument("--root", type=Path, help="where the data set lies")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
-    parser.add_argument("--jobs", type=int, default=2, help="runs side by side (default: 2)")
+    add_options(parser)
     parser.add_argument("--hours", type=float, default=3.0, help="per stage (default: 3)")
     options = parser.parse_args()
     ledger = Ledger(LEDGER)
+    where = engine_of(options)
     for stage in options.stages:
         print(f"stage {stage}", flush=True)
         recipes = wanted(stage, options.data, options.root, ledger)
-        if not run(recipes, FOLDER, options.jobs, options.hours, ledger):
+        if not run(recipes, FOLDER, where, options.hours, ledger):
             break
 
 

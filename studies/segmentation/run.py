@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from studies.ledger import Ledger
-from studies.runner import run_all
+from studies.runner import add_options, engine_of, run_all
 from studies.segmentation.plan import STAGES, wanted
 from studies.segmentation.rows import Sources
 
@@ -37,14 +37,15 @@ def arguments(about: str | None) -> argparse.ArgumentParser:
 def main() -> None:
     """Run what is not done yet."""
     parser = arguments(__doc__)
-    parser.add_argument("--jobs", type=int, default=2, help="runs side by side (default: 2)")
+    add_options(parser)
     parser.add_argument("--hours", type=float, default=4.0, help="in all (default: 4)")
     options = parser.parse_args()
     end, ledger = time.monotonic() + 3600 * options.hours, Ledger(LEDGER)
     sources = Sources(options.data.resolve(), options.weights.resolve())
+    where = engine_of(options)
     for stage in STAGES:
         print(f"{stage.cell}, {stage.rows} rows, {len(stage.seeds)} seeds", flush=True)
-        if not run_all(partial(wanted, stage, sources, ledger), FOLDER, options.jobs, end, ledger):
+        if not run_all(partial(wanted, stage, sources, ledger), FOLDER, where, end, ledger):
             return
 
 

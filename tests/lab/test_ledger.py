@@ -10,7 +10,8 @@ import pytest
 from studies import runner
 from studies.ledger import Ledger
 
-from bgn_lab.engines.local import Outcome
+from bgn_lab.engines.engine import Engine, Outcome
+from bgn_lab.engines.local import Local
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.report.collect import read
 from tests.lab.report_runs import UNFINISHED, make
@@ -86,11 +87,11 @@ def test_a_study_runs_what_its_file_lacks(
     asked = []
 
     def train(
+        where: Engine,  # noqa: ARG001
         left: dict[str, Recipe],
         folder: Path,
-        jobs: int,  # noqa: ARG001
         on_outcome: Callable[[Outcome], None],
-        on_wait: Callable[[], None],  # noqa: ARG001
+        *_: Callable[..., None],
     ) -> None:
         for name, recipe in left.items():
             asked.append(recipe)
@@ -98,8 +99,8 @@ def test_a_study_runs_what_its_file_lacks(
             assert made.name == name
             on_outcome(Outcome(name, recipe, read(made).result))
 
-    monkeypatch.setattr(runner.local, "run", train)
-    assert runner.run(recipes, tmp_path, 1, 1.0, ledger)
+    monkeypatch.setattr(runner.engine, "run", train)
+    assert runner.run(recipes, tmp_path, Local(1), 1.0, ledger)
     assert asked == recipes[2:]
     assert "2 of 3 runs are done" in capsys.readouterr().out
     assert all(recipe in Ledger(ledger.path) for recipe in recipes)
@@ -114,20 +115,22 @@ def test_a_stage_runs_until_it_wants_no_more(
     def wanted() -> list[Recipe]:
         return [Recipe(seed=seed) for seed in range(min(3, len(ledger) + 1))]
 
-    def train(left: list[Recipe], folder: Path, jobs: int, hours: float, own: Ledger) -> bool:
+    def train(left: list[Recipe], folder: Path, where: Engine, hours: float, own: Ledger) -> bool:
         assert hours > 0
         rounds.append(len(left))
         if left[0].seed < 2:
             own.add(make(folder, 61.0, seed=left[0].seed))
-        return jobs == 2
+        return where.jobs == 2
 
     monkeypatch.setattr(runner, "run", train)
     end = time.monotonic() + 60
-    assert not runner.run_all(wanted, tmp_path, 2, end, ledger)
+    assert not runner.run_all(wanted, tmp_path, Local(2), end, ledger)
     assert rounds == [1, 1, 1]
     assert "no run ended" in capsys.readouterr().out
     ledger.add(make(tmp_path, 61.0, seed=2))
-    assert runner.run_all(wanted, tmp_path, 2, end, ledger)
-    assert not runner.run_all(lambda: [Recipe(seed=3)], tmp_path, 2, time.monotonic() - 1, ledger)
-    assert not runner.run_all(lambda: [Recipe(seed=3)], tmp_path, 1, end, ledger)
+    assert runner.run_all(wanted, tmp_path, Local(2), end, ledger)
+    assert not runner.run_all(
+        lambda: [Recipe(seed=3)], tmp_path, Local(2), time.monotonic() - 1, ledger
+    )
+    assert not runner.run_all(lambda: [Recipe(seed=3)], tmp_path, Local(1), end, ledger)
     assert rounds == [1, 1, 1, 1]

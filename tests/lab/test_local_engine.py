@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bgn_lab.engines import local
+from bgn_lab.engines import engine, local
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.system.signals import INTERRUPTED, REQUEUE
 from bgn_lab.training import checkpoint
@@ -132,8 +132,8 @@ def test_threads_of_the_user_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(local.cores, "count", lambda: 2)
     recipe = Recipe(width=4, stride=2, limit=60, batch_size=8, epochs=1)
-    outcomes: list[local.Outcome] = []
-    local.run({"a": recipe}, tmp_path, 1, outcomes.append, lambda: None)
+    outcomes: list[engine.Outcome] = []
+    engine.run(local.Local(1), {"a": recipe}, tmp_path, outcomes.append)
     assert [outcome.error for outcome in outcomes] == [""]
     assert json.loads((tmp_path / "a" / ABOUT).read_text())["threads"] == 1
     assert {RESULT, METRICS} < {path.name for path in (tmp_path / "a").iterdir()}

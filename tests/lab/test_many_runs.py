@@ -19,7 +19,7 @@ from rich.console import Console
 from bgn_lab import experiments
 from bgn_lab.commands import progress
 from bgn_lab.commands.progress import RunsProgress
-from bgn_lab.engines import local
+from bgn_lab.engines.engine import Outcome
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.experiments.grid import Grid
 from bgn_lab.report.collect import Run, read, scan
@@ -83,7 +83,7 @@ def test_the_live_table_is_made_anew_only_after_runs(
         assert made == 1, "nothing was over"
         key, recipe = next(iter(recipes.items()))
         done[key] = replace(one, recipe=recipe)
-        shown.over(local.Outcome(key, recipe, one.result))
+        shown.over(Outcome(key, recipe, one.result))
         shown.took = 0.0
         shown.refresh()
         assert made == 2

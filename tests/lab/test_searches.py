@@ -14,7 +14,7 @@ from bgn_lab import cli, experiments
 from bgn_lab.commands import run, searches
 from bgn_lab.commands.run import Run
 from bgn_lab.commands.searches import Searches
-from bgn_lab.engines import local
+from bgn_lab.engines import engine
 from bgn_lab.experiments.experiment import Choice
 from bgn_lab.experiments.nas import choice as choices
 from bgn_lab.experiments.nas import figure
@@ -52,14 +52,14 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Runs in this process, with few test images and small searches; their names as they begin."""
     begun: list[str] = []
 
-    def one_by_one(runs: Any, folder: Path, _jobs: int, on_outcome: Any, _on_wait: Any) -> None:
+    def one_by_one(_where: Any, runs: Any, folder: Path, on_outcome: Any) -> None:
         for key, recipe in runs.items():
             if not (folder / key / RESULT).exists():
                 begun.append(recipe.experiment)
             task = (small if isinstance(recipe, SearchRecipe) else few_test_images)(recipe)
-            on_outcome(local.Outcome(key, recipe, train(task, folder / key, Watcher())))
+            on_outcome(engine.Outcome(key, recipe, train(task, folder / key, Watcher())))
 
-    monkeypatch.setattr(local, "run", one_by_one)
+    monkeypatch.setattr(engine, "run", one_by_one)
     monkeypatch.setattr(choices, "plain", lambda preset: SHORT)  # noqa: ARG005
     for picture in ("movement", "write"):
         monkeypatch.setattr(figure, picture, lambda *_: None)
@@ -135,7 +135,7 @@ def test_of_results_that_are_made_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
     accuracy = {json.dumps(drawn(0).to_json()): 0.6, json.dumps(drawn(1).to_json()): 0.7}
     trained: list[str] = []
 
-    def made_up(runs: Any, _folder: Path, _jobs: int, on_outcome: Any, _on_wait: Any) -> None:
+    def made_up(_where: Any, runs: Any, _folder: Path, on_outcome: Any) -> None:
         for key, r in runs.items():
             if isinstance(r, NasTrainRecipe):
                 trained.append(r.genotype)
@@ -144,10 +144,10 @@ def test_of_results_that_are_made_up(tmp_path: Path, monkeypatch: pytest.MonkeyP
             else:
                 details = {"genotype": genotypes[r.seed]}
                 own = result(validation_accuracy=0.9 - r.seed / 10, details=details)
-            on_outcome(local.Outcome(key, r, own))
+            on_outcome(engine.Outcome(key, r, own))
 
     status = FINISHED
-    monkeypatch.setattr(local, "run", made_up)
+    monkeypatch.setattr(engine, "run", made_up)
     monkeypatch.setattr(choices, "plain", lambda preset: SHORT)  # noqa: ARG005
     assert search(DARTS, tmp_path, count=4) == 0
     assert len(trained) == 2, "equal genotypes are trained once"

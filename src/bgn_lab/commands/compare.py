@@ -16,7 +16,9 @@ from bgn_lab import experiments, partners
 from bgn_lab.commands import options, parsing
 from bgn_lab.commands.progress import RunsProgress, run_name
 from bgn_lab.data.sources import Data
-from bgn_lab.engines import local
+from bgn_lab.engines import engine
+from bgn_lab.engines.engine import Broken, Engine, Outcome
+from bgn_lab.engines.options import EngineOptions
 from bgn_lab.experiments.experiment import Experiment
 from bgn_lab.experiments.grid import Grid
 from bgn_lab.recipe import Recipe, ScheduleOptions
@@ -30,6 +32,7 @@ from bgn_lab.training.record import RESULT
 from bgn_lab.training.run import is_finished
 
 RUNS = "runs"
+JOBS = "runs side by side; by default one per core or GPU, on a cluster as many as it has room for"
 EXPERIMENT, PRESET = "classification", "laptop"
 # fields of a recipe that differ from run to run; options with other names set them here
 COMPARED = ("norm", *partners.OPTIONS, "groups", "instances", "batch_size", "seed", "task", "adapt")
@@ -52,6 +55,7 @@ class Compare:
     tasks: tuple[str, ...] = ()
     jobs: int | None = None
     out: Path = Path("runs/compare")
+    engine: EngineOptions = field(default_factory=EngineOptions)
 
     def recipes(self) -> list[Recipe]:
         """All runs, those of the first seed first."""
@@ -68,14 +72,14 @@ class Compare:
             check_out(self.out)
             data = self._check(wanted)
             recipes = {r.key(data[_task(r)].fingerprint): r for r in wanted}
-            jobs = local.jobs_for(self.jobs, wanted[0].device)
+            made = self.engine.make(self.jobs)
             folder = self.out / RUNS
             files.make_folder(folder)
             handle = files.lock(self.out)
             try:
                 for key, recipe in recipes.items():
                     record.check_data(folder / key, data[_task(recipe)])
-                return self._run(console, recipes, folder, jobs)
+                return self._run(console, recipes, folder, made)
             finally:
                 files.unlock(handle)
 
@@ -89,7 +93,9 @@ class Compare:
                 found[_task(recipe)] = task.data
         return found
 
-    def _run(self, console: Console, recipes: dict[str, Recipe], folder: Path, jobs: int) -> int:
+    def _run(
+        self, console: Console, recipes: dict[str, Recipe], folder: Path, where: Engine
+    ) -> int:
         done = {key: read(folder / key) for key in recipes if (folder / key / RESULT).exists()}
         if done:
             lines = [f"{len(done)} of {len(recipes)} runs are there already, in {folder}"]
@@ -101,7 +107,7 @@ class Compare:
         stopped, code = "", 0
         with RunsProgress(console, recipes, done) as progress:
 
-            def on_outcome(outcome: local.Outcome) -> None:
+            def on_outcome(outcome: Outcome) -> None:
                 if outcome.result is None:
                     failures.append(f"{run_name(outcome.recipe)}: {outcome.error}")
                 else:
@@ -110,16 +116,17 @@ class Compare:
 
             left = {key: r for key, r in recipes.items() if not is_finished(folder / key)}
             try:
-                local.run(left, folder, jobs, on_outcome, progress.refresh)
+                engine.run(where, left, folder, on_outcome, progress.refresh, progress.say)
             except Interrupted as stop:
                 stopped, code = str(stop), stop.code
-            except local.Broken as broken:
+            except Broken as broken:
                 stopped, code = f"{broken}. {STOPPED}", 1
         self._report(console, recipes, done, time.perf_counter() - started)
         for failure in failures:
             console.print(Text(f"failed: {failure}", style="red"), soft_wrap=True)
-        if stopped:
-            console.print(stopped, highlight=False, soft_wrap=True)
+        for line in (where.note, stopped):
+            if line:
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
         return code or (1 if failures else 0)
 
     def _report(
@@ -148,7 +155,8 @@ def options_of(words: list[str]) -> type:
     default = experiment.preset(grid.preset).recipe
     own = _options(experiment, name, grid)
     shared = options.groups(default, without=COMPARED)
-    return make_dataclass("Options", [*own, *shared], frozen=True)
+    where = ("engine", EngineOptions, field(default_factory=EngineOptions))
+    return make_dataclass("Options", [*own, where, *shared], frozen=True)
 
 
 def _experiment(words: list[str]) -> Experiment:
@@ -183,7 +191,9 @@ def parse(words: list[str], description: str = "") -> Compare:
     groups = tuple(int(word) if word.isdecimal() else word for word in parsed.groups)
     wanted = Grid(grid.preset, parsed.norms, parsed.batch_sizes, groups, parsed.seeds)
     tasks = getattr(parsed, "tasks", ())
-    return Compare(experiment, grid.preset, wanted, values, tasks, parsed.jobs, parsed.out)
+    return Compare(
+        experiment, grid.preset, wanted, values, tasks, parsed.jobs, parsed.out, parsed.engine
+    )
 
 
 def _options(experiment: Experiment, preset: str, grid: Grid) -> list[tuple[str, Any, Any]]:
@@ -207,7 +217,7 @@ def _options(experiment: Experiment, preset: str, grid: Grid) -> list[tuple[str,
         ("batch_sizes", tuple[int, ...], grid.batch_sizes, sizes),
         ("groups", tuple[str, ...], tuple(map(str, grid.groups)), rows),
         ("seeds", int, grid.seeds, "runs of each kind, with seeds 0, 1, ..."),
-        ("jobs", int | None, None, "runs side by side; by default one per core, one on a GPU"),
+        ("jobs", int | None, None, JOBS),
         (
             "out",
             Path,

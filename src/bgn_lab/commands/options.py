@@ -63,9 +63,12 @@ def of(command: type, words: list[str]) -> type:
     last: list[tuple[str, Any, Any]] = []
     for own in fields(command):
         if own.default_factory is not MISSING:
+            if not isinstance(default := own.default_factory(), Recipe):
+                last.append((own.name, type(default), field(default_factory=own.default_factory)))
+                continue
             refused = own.metadata.get("refused", ())
             absent = tuple(name for name in refused if not is_given(name, words))
-            last += groups(own.default_factory(), (*own.metadata.get("without", ()), *absent))
+            last += groups(default, (*own.metadata.get("without", ()), *absent))
             continue
         hint = "" if own.default in (None, MISSING) else None
         marks = get_args(hints[own.name])
@@ -79,9 +82,9 @@ def of(command: type, words: list[str]) -> type:
 def made(command: type, parsed: Any) -> Any:
     """A command from what was parsed by its options, those of :func:`of`."""
     found = {
-        own.name: getattr(parsed, own.name)
-        if own.default_factory is MISSING
-        else replace(own.default_factory(), **values(parsed))
+        own.name: replace(own.default_factory(), **values(parsed))
+        if own.default_factory is not MISSING and isinstance(own.default_factory(), Recipe)
+        else getattr(parsed, own.name)
         for own in fields(command)
     }
     return command(**found)

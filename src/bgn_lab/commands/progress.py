@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 
 from bgn_lab import norms
-from bgn_lab.engines import local
+from bgn_lab.engines.engine import Outcome
 from bgn_lab.recipe import Recipe
 from bgn_lab.report import text
 from bgn_lab.report.collect import Run
@@ -66,7 +66,7 @@ class RunsProgress:
         seconds = (time.perf_counter() - self.begin) * (self.total - self.past) / fresh
         return f"about {seconds / 60:.1f} min left"
 
-    def over(self, outcome: local.Outcome) -> None:
+    def over(self, outcome: Outcome) -> None:
         """Show a run that is over."""
         self.past += self.cost[outcome.key]
         if self.live is None:
@@ -80,6 +80,10 @@ class RunsProgress:
             count = f"[{len(self.done)}/{len(self.recipes)}]"
             line = f"{count} {run_name(r)}: {outcome_line}; {self.left()}"
             self.console.print(line, highlight=False, markup=False)
+
+    def say(self, line: str) -> None:
+        """A line above the table."""
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def refresh(self) -> None:
         """Draw the table again."""

@@ -20,6 +20,7 @@ from bgn_lab.commands import options, parsing
 from bgn_lab.commands.searches import Searches
 from bgn_lab.experiments.experiment import Choice, Experiment
 from bgn_lab.recipe import Recipe
+from bgn_lab.recipe.part import above_zero
 from bgn_lab.system import signals
 from bgn_lab.system.launch import launch
 from bgn_lab.training import workers
@@ -53,12 +54,14 @@ class Run:
     out: Path | None = None
     processes: int = 1
     restarts: int = 3
+    lost_after: float = workers.LOST_AFTER
 
     def __call__(self, console: Console) -> int:
         """Train, print the result; the exit code."""
         checks.positive_int("processes", self.processes)
         if self.restarts < 0:
             raise ValueError(f"restarts={self.restarts} is negative; expected 0 or more")
+        above_zero(self, "lost_after")
         if self.preset is not None:
             self.experiment.check(self.preset, self.recipe)
         if self.out is not None and self.out.exists() and not self.out.is_dir():
@@ -74,7 +77,7 @@ class Run:
                 here = replace(recipe, device="cpu")  # devices are for the processes
                 experiments.task(here).check()  # here, where an error is printed once
             return launch(sys.argv[1:], self.processes, self.restarts, console)
-        with signals.handle_signals(), workers.connected(recipe) as own:
+        with signals.handle_signals(), workers.connected(recipe, self.lost_after) as own:
             return self._run(console if own.is_first else Console(quiet=True), recipe, own)
 
     def _shared(self, recipe: Recipe) -> Recipe:
@@ -123,6 +126,11 @@ def _own(experiment: Experiment) -> list[tuple[str, Any, Any]]:
         own += [
             ("processes", Annotated[int, tyro.conf.arg(help=PROCESSES)], field(default=1)),
             ("restarts", Annotated[int, tyro.conf.arg(help=RESTARTS)], field(default=3)),
+            (
+                "lost_after",
+                Annotated[float, tyro.conf.arg(help=LOST)],
+                field(default=workers.LOST_AFTER),
+            ),
         ]
     return own
 
@@ -162,6 +170,7 @@ SEARCHES = (
 SHORT = "with several --searches: epochs of each short training"
 JOBS = "with several --searches: runs side by side; by default one per core, one on a GPU"
 RESTARTS = "how often all processes begin again from the last checkpoint after one of them died"
+LOST = "minutes without a word of a process that others wait for, after which it counts as dead"
 
 
 def _several(choice: Choice) -> list[tuple[str, Any, Any]]:

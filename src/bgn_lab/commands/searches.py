@@ -14,7 +14,9 @@ from rich.table import Table
 
 from bgn_lab import experiments, norms
 from bgn_lab.data.sources import Data
-from bgn_lab.engines import local
+from bgn_lab.engines import engine
+from bgn_lab.engines.engine import Broken, Engine, Outcome
+from bgn_lab.engines.options import EngineOptions
 from bgn_lab.experiments.experiment import Choice, Experiment
 from bgn_lab.experiments.nas import choice as choices
 from bgn_lab.experiments.nas.choice import Candidate
@@ -60,14 +62,14 @@ class Searches:
                     f" experiment={self.experiment.name!r}; expected 1"
                 )
             searched, trained = self._check()
-            jobs = local.jobs_for(self.jobs, self.recipe.device)
+            where = EngineOptions().make(self.jobs)
             folder = self.out or Path("runs") / f"{self.recipe.key(searched.fingerprint)}-best"
             files.make_folder(folder)
             handle = files.lock(folder)
             try:
                 choices.claim(folder, self.first, searched.fingerprint)
-                return self._run(console, folder, jobs, searched, trained)
-            except local.Broken as broken:
+                return self._run(console, folder, where, searched, trained)
+            except Broken as broken:
                 console.print(f"{broken}. {STOPPED}", highlight=False, soft_wrap=True)
                 return 1
             finally:
@@ -90,16 +92,18 @@ class Searches:
         training.check()
         return search.data, training.data
 
-    def _run(self, console: Console, folder: Path, jobs: int, searched: Data, trained: Data) -> int:
+    def _run(
+        self, console: Console, folder: Path, where: Engine, searched: Data, trained: Data
+    ) -> int:
         seeds = range(self.recipe.seed, self.recipe.seed + self.choice.searches)
         searches: dict[str, Recipe] = {
             r.key(searched.fingerprint): r for s in seeds if (r := replace(self.recipe, seed=s))
         }
         title = f"{norms.label(self.recipe)}, batch {self.recipe.batch_size}: {folder}"
         console.print(title, highlight=False, markup=False, soft_wrap=True)
-        found = _side_by_side(console, "searches", searches, folder, jobs)
+        found = _side_by_side(console, "searches", searches, folder, where)
         candidates, trainings = self._candidates(searches, found, trained)
-        results = _side_by_side(console, "short trainings", trainings, folder, jobs)
+        results = _side_by_side(console, "short trainings", trainings, folder, where)
         candidates = [
             c if c.training is None else choices.judged(c, results[Path(c.training).name])
             for c in candidates
@@ -138,7 +142,7 @@ class Searches:
 
 
 def _side_by_side(
-    console: Console, title: str, runs: Mapping[str, Recipe], folder: Path, jobs: int
+    console: Console, title: str, runs: Mapping[str, Recipe], folder: Path, where: Engine
 ) -> dict[str, Result]:
     """Results by the name of the run's folder; runs that are finished are not repeated."""
     place = folder / RUNS
@@ -153,7 +157,7 @@ def _side_by_side(
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=len(runs))
 
-        def on_outcome(outcome: local.Outcome) -> None:
+        def on_outcome(outcome: Outcome) -> None:
             progress.advance(task)
             if outcome.result is None:
                 failures.append(f"{outcome.key}: {outcome.error}")
@@ -162,7 +166,7 @@ def _side_by_side(
                 line = f"{outcome.key}: {_result_line(outcome.result)}"
                 progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-        local.run(runs, place, jobs, on_outcome, lambda: None)
+        engine.run(where, runs, place, on_outcome)
     if failures:
         raise ValueError("; ".join(failures))
     return found

@@ -20,7 +20,9 @@ from bgn.groups import ENOUGH
 from bgn_lab import data as data_sets
 from bgn_lab import experiments, norms, partners
 from bgn_lab.data.sources import Data
-from bgn_lab.engines import local
+from bgn_lab.engines import engine
+from bgn_lab.engines.engine import Broken, Engine, NotStarted, Outcome
+from bgn_lab.engines.options import EngineOptions
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 from bgn_lab.report.text import LONGEST_LABEL
 from bgn_lab.system import files, signals
@@ -71,23 +73,27 @@ class Tune:
     seeds: int = 2
     """seeds of each candidate in the last round"""
     jobs: int | None = None
-    """runs side by side; by default one per core on the CPU, one on other devices"""
+    """runs side by side; by default one per core or GPU, on a cluster as many as it has room for"""
     out: Path = Path("runs/tune")
     """folder for the runs"""
+    engine: EngineOptions = field(default_factory=EngineOptions)
 
     def __call__(self, console: Console) -> int:
         """Run the rounds; print the tables, the verdict and the line to paste."""
         with signals.handle_signals():
             first, data = self._check(console)
-            jobs = local.jobs_for(self.jobs, self.recipe.device)
+            made = self.engine.make(self.jobs)
             files.make_folder(self.out / RUNS)
             handle = files.lock(self.out)
             try:
-                return self._rounds(console, first, data, jobs)
+                return self._rounds(console, first, data, made)
             except Interrupted as stop:
                 console.print(str(stop))
                 return stop.code
-            except local.Broken as broken:
+            except NotStarted as left:
+                console.print(str(left), highlight=False, markup=False, soft_wrap=True)
+                return 0
+            except Broken as broken:
                 console.print(f"{broken}. {STOPPED}", highlight=False, soft_wrap=True)
                 return 1
             finally:
@@ -127,7 +133,7 @@ class Tune:
         return replace(recipe, epochs=epochs, warmup=own.warmup, milestones=own.milestones)
 
     def _rounds(
-        self, console: Console, first: list[ClassificationRecipe], data: Data, jobs: int
+        self, console: Console, first: list[ClassificationRecipe], data: Data, where: Engine
     ) -> int:
         E, recipes, images = self.recipe.epochs, first, len(data.validation)
         # with few epochs there are fewer rounds
@@ -137,7 +143,7 @@ class Tune:
             seeds = range(self.seeds if epochs == E else 1)
             recipes = [self._longer(recipe, epochs) for recipe in recipes]
             title = f"round {number + 1}: {len(recipes)} candidates, {epochs} epochs"
-            standings = self._round(console, title, recipes, seeds, data, jobs)
+            standings = self._round(console, title, recipes, seeds, data, where)
             console.print(_table(title, standings, images * len(seeds)))
             recipes = [s.recipe for s in survivors(standings)]
         if standings[0].accuracy is None:
@@ -156,7 +162,7 @@ class Tune:
         recipes: list[ClassificationRecipe],
         seeds: range,
         data: Data,
-        jobs: int,
+        where: Engine,
     ) -> list[Standing]:
         """Candidates from best to worst."""
         folder = self.out / RUNS
@@ -177,16 +183,18 @@ class Tune:
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("", total=len(runs))
 
-            def on_outcome(outcome: local.Outcome) -> None:
+            def on_outcome(outcome: Outcome) -> None:
                 if outcome.result is None:
                     failures.append(f"{norms.label(outcome.recipe)}: {outcome.error}")
                 else:
                     found[outcome.key] = outcome.result
                 progress.advance(task)
 
-            local.run(runs, folder, jobs, on_outcome, lambda: None)
+            engine.run(where, runs, folder, on_outcome, on_retry=progress.console.print)
         if failures:
             raise ValueError("; ".join(failures))
+        if where.note:
+            raise NotStarted(where.note)
         return sorted(
             (_standing(recipe, seeds, found, data.fingerprint) for recipe in recipes),
             key=lambda s: -(s.accuracy or 0),

@@ -1,15 +1,13 @@
 """Engines: where many runs run.
 
-An engine is a module with one function::
+:mod:`bgn_lab.engines.engine` says what an engine is (submit, poll, cancel) and sees runs through
+with any of them. The folder of a run is all that an engine shares with it, so whatever is killed,
+the same command finds what is done and resumes the rest.
 
-    run(recipes, folder, jobs, on_outcome, on_wait) -> None
-
-It runs every recipe of the mapping ``recipes`` in the folder ``folder/key`` by
-:func:`bgn_lab.experiments.run`, at most ``jobs`` at a time, in the order given. The folder of a run
-is all that an engine shares with it: a run that was stopped is resumed from its checkpoint, whoever
-started it. ``on_outcome`` is called with an ``Outcome`` for each run that is over, failed ones
-included; ``on_wait`` about four times a second. A signal stops the runs at a checkpoint and is
-raised as :class:`bgn_lab.system.signals.Interrupted`; lost processes raise ``Broken``.
-
-:mod:`bgn_lab.engines.local` runs them in processes of this machine.
+========  ==========================================================================
+local     processes of this machine (:mod:`bgn_lab.engines.local`)
+script    a job array for Slurm and a list of commands, for others to start
+slurm     jobs of a Slurm cluster, by submitit
+ray       tasks of a Ray cluster
+========  ==========================================================================
 """

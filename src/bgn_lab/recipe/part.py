@@ -9,7 +9,7 @@ from typing import ClassVar
 from bgn import checks
 
 
-def positive_ints(recipe: Part, *names: str) -> None:
+def positive_ints(recipe: object, *names: str) -> None:
     """Refuse anything but positive ints; None where that is the default."""
     for name in names:
         if getattr(recipe, name) is not None:
@@ -25,7 +25,7 @@ def in_range(recipe: Part, **most: float) -> None:
             )
 
 
-def above_zero(recipe: Part, *names: str) -> None:
+def above_zero(recipe: object, *names: str) -> None:
     for name in names:
         if not 0 < getattr(recipe, name) < math.inf:
             raise ValueError(

@@ -99,6 +99,15 @@ def lock(folder: Path) -> int | None:
     return handle
 
 
+def is_free(folder: Path) -> bool:
+    """Whether nobody holds the lock of a folder at this moment."""
+    try:
+        unlock(lock(folder))
+    except ValueError:
+        return False
+    return True
+
+
 def unlock(handle: int | None) -> None:
     """Let others in again."""
     if handle is not None:

@@ -141,6 +141,13 @@ class Record:
         files.write_json(self.folder / RESULT, result.to_json())
 
 
+def read_recipe(folder: Path) -> dict[str, Any]:
+    """Values of the recipe of the run in a folder."""
+    if not (folder / RECIPE).is_file():
+        raise FileNotFoundError(f"{folder} holds no run; expected a folder with {RECIPE}")
+    return reading.read_json(folder / RECIPE)
+
+
 def read_about(folder: Path) -> dict[str, Any]:
     """What the run in a folder ran on: the fields of its first session, and all ``sessions``."""
     return reading.read_json(folder / ABOUT)

@@ -16,6 +16,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -26,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bgn_lab.recipe import Recipe, WorkerOptions
 
 T = TypeVar("T")
+LOST_AFTER = 30.0  # minutes, as torch has it: reading images may take long on one machine
 # DistributedDataParallel's argument for sending buffers at every forward: training reads none but
 # those that FirstWorker sends. Older versions of torch know the second name only.
 _BUFFERS = next(
@@ -190,8 +192,11 @@ def is_lost_connection(error: RuntimeError) -> bool:
 
 
 @contextlib.contextmanager
-def connected(recipe: Recipe) -> Iterator[Workers]:
-    """The workers, while their processes are connected."""
+def connected(recipe: Recipe, lost_after: float = LOST_AFTER) -> Iterator[Workers]:
+    """The workers, while their processes are connected.
+
+    A process that is silent for ``lost_after`` minutes while others wait for it is lost: they fail.
+    """
     P = world_size()
     if P == 1:
         yield Workers(recipe.simulate_workers)
@@ -205,9 +210,11 @@ def connected(recipe: Recipe) -> Iterator[Workers]:
                 f" {torch.cuda.device_count()}; start fewer, with --simulate-workers for the rest"
             )
         torch.cuda.set_device(here)
-    dist.init_process_group("nccl" if cuda else "gloo", store=_store(), rank=rank(), world_size=P)
+    limit = timedelta(minutes=lost_after)
+    backend = "nccl" if cuda else "gloo"
+    dist.init_process_group(backend, timeout=limit, store=_store(), rank=rank(), world_size=P)
     try:
-        control = dist.new_group(backend="gloo") if cuda else dist.group.WORLD
+        control = dist.new_group(backend="gloo", timeout=limit) if cuda else dist.group.WORLD
         yield Workers(recipe.simulate_workers, P, rank(), control)
     finally:
         dist.destroy_process_group()
