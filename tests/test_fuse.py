@@ -195,6 +195,7 @@ def test_hooks_and_shared_layers_are_left() -> None:
     assert count(fused(model)) == 0
 
 
+@pytest.mark.slow
 def test_resnet_of_the_paper() -> None:
     """Both families of blocks, copies, files, compiled, folded, and back to BN."""
     torch.manual_seed(0)

@@ -22,8 +22,8 @@ def fuzz(seed: int, seconds: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_for_ten_seconds() -> None:
-    fuzz(0, 10)
+def test_for_a_few_seconds() -> None:
+    fuzz(0, 4)
 
 
 @pytest.mark.slow

@@ -61,6 +61,7 @@ class BatchGroupNormAct2d(BatchGroupNorm2d):
     normalizer. ``drop_layer`` comes before it.
     ``inplace`` is the module's own option and changes nothing where the activation is fused.
 
+    >>> import torch
     >>> norm = BatchGroupNormAct2d(64, num_groups=1, act="relu")
     >>> x = torch.randn(2, 64, 7, 7)
     >>> norm(x, residual=x).shape

@@ -32,7 +32,8 @@ TINY = ManasRecipe(
 )
 
 
-@pytest.mark.parametrize("credit", ["squares", pytest.param("weights", marks=pytest.mark.slow)])
+@pytest.mark.slow  # darts' is not
+@pytest.mark.parametrize("credit", ["squares", "weights"])
 def test_interrupted_it_ends_with_the_same_bits(credit: Any, tmp_path: Path) -> None:
     whole, parts = same_bits(lambda: small(replace(TINY, credit=credit)), tmp_path, (1, 3))
     assert parts.details["genotype"] == whole.details["genotype"]
@@ -144,6 +145,7 @@ def test_a_path_is_judged_with_statistics_of_its_own() -> None:
     assert float((own - batch).abs().mean()) < 0.4 * float(batch.std())
 
 
+@pytest.mark.slow
 def test_all_edges_or_two(tmp_path: Path) -> None:
     both = {
         keep: run(small(replace(TINY, keep=keep, epochs=1)), tmp_path / keep)

@@ -238,7 +238,7 @@ def build(norm: Norm) -> nn.Module:
     ("given", "wanted", "message"),
     [
         ("bn+ws", "bn", "has weights for standardize=True.*standardize=False"),
-        ("bgn+center", "bgn", "has weights for center=channel.*center=group"),
+        ("bgn+center", "bgn", "has weights for center=.channel.*center=group"),
     ],
 )
 def test_weights_of_a_run_say_what_they_need(

@@ -180,6 +180,7 @@ def test_trainings_take_what_searches_found(
     assert {(recipe.data, recipe.limit) for recipe in [darts, manas, *found]} == {("cifar10", 500)}
 
 
+@pytest.mark.slow
 def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From real runs, however small."""
     x, y = (

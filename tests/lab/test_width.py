@@ -90,12 +90,12 @@ def test_searches(capsys: pytest.CaptureFixture[str]) -> None:
     [
         [],
         ["--latency-us", "30", "--bandwidth-gb", "12"],
-        ["--seeds", "12", "--groups", "1", "512", "--sync"],
+        ["--seeds", "12", "--groups", "1", "512"],
     ],
     ids=" ".join,
 )
 @pytest.mark.parametrize("rate", ["rate=1000,overhead=20", "rate=1,overhead=20"])
 def test_plan(words: list[str], rate: str, capsys: pytest.CaptureFixture[str]) -> None:
-    device = ["--device", f"gpu:{rate},price=2500", "--decode-rate", "300"]
+    device = ["--times", f"gpu:{rate}", "--price", "2500", "--decode-rate", "300"]
     assert cli.main(["plan", *device, *words]) == 0
     fits(capsys.readouterr().out, "device-")

@@ -249,10 +249,10 @@ OTHER_NAMES = {
 def with_options(message: str, kind: type) -> str:
     """A message about arguments, ``epochs=0``, as one about options, ``--epochs 0``.
 
-    >>> from bgn_lab.commands.plan import Plan
-    >>> with_options("batch_sizes=0 is not positive", Plan)
+    >>> from bgn_lab.commands.plan import options_of
+    >>> with_options("batch_sizes=0 is not positive", options_of([]))
     '--batch-sizes 0 is not positive'
-    >>> with_options("amp=True is not for mps; there is no x=1", Plan)
+    >>> with_options("amp=True is not for mps; there is no x=1", options_of([]))
     '--amp is not for mps; there is no x=1'
     """
     known = {option.field: option for option in options(kind)}

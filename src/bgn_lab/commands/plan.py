@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bgn import checks
 from bgn_lab import experiments
-from bgn_lab.commands import compare, parsing
+from bgn_lab.commands import compare, options, parsing
 from bgn_lab.commands.compare import Compare
 from bgn_lab.data.sources import Data
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
@@ -157,7 +157,8 @@ def options_of(words: list[str]) -> type:
         for own in fields(kind)
         if own.name not in NOT_PLANNED
     ]
-    where = ("where", PlanOptions, field(default_factory=PlanOptions))
+    own = options.of(PlanOptions, words)
+    where: Any = ("where", own, field(default_factory=own))
     return make_dataclass("Options", [*shared, where], frozen=True)
 
 
@@ -175,7 +176,7 @@ def parse(words: list[str], description: str = "") -> Plan:
         raise ValueError(
             f"experiment={comparison.experiment.name!r} is not planned for; expected classification"
         )
-    return Plan(comparison, parsed.where)
+    return Plan(comparison, PlanOptions(**vars(parsed.where)))
 
 
 def _compared(words: list[str]) -> list[str]:

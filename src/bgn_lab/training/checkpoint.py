@@ -181,7 +181,7 @@ def _optimizer_problems(
 def _alike(key: str, mine: Any, theirs: Any) -> bool:
     """Whether a hyperparameter is the same; the learning rate moves, and is any number."""
     if key == "lr":
-        schema.check(key, theirs, float)
+        schema.check(key, theirs, schema.Unbounded)
         return True
     same = list(mine) if isinstance(mine, tuple) else mine  # as in JSON
     return type(same) is type(theirs) and bool(same == theirs)
