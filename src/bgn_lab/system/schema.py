@@ -29,6 +29,11 @@ class Unbounded(float):
     """An annotation for finite numbers of any size, such as a loss that explodes."""
 
 
+WORDS: dict[type, str] = {
+    Positive: "int above 0", Share: "float from 0 to 1", Unbounded: "float",
+}  # fmt: skip
+
+
 def parse(text: str | bytes) -> dict[str, Any]:
     """A JSON object; numbers are finite."""
     try:
@@ -57,7 +62,8 @@ def check(name: str, value: Any, kind: Any) -> None:
     if not _fits(value, kind):
         shown = repr(value)
         shown = shown if len(shown) <= 60 else f"{shown[:59]}…"
-        expected = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+        plain = isinstance(kind, type) and not get_args(kind)
+        expected = WORDS.get(kind, kind.__name__) if plain else str(kind)
         raise ValueError(f"{name}={shown}; expected {expected}")
 
 
