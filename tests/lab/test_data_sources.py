@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bgn_lab.data.sources import CHUNK, Batch, InMemory, chance, generator, hold_out, rebatch
+from bgn_lab.data.sources import CHUNK, Batch, InMemory, chance, generator, hold_out, rebatch, seed
 
 
 def numbered(count: int) -> InMemory:
@@ -22,6 +22,14 @@ def order(batches: Iterator[Batch]) -> list[int]:
     for x, y in pairs:
         assert torch.equal(x[:, 0, 0, 0].long(), y)
     return [i for _, y in pairs for i in y.tolist()]
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_seed_for_every_batch_is_that_of_torch(number: int) -> None:
+    torch.manual_seed(number)
+    wanted = torch.randn(3)
+    seed(number)
+    assert torch.equal(torch.randn(3), wanted)
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 12), st.booleans())

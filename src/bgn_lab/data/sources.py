@@ -155,6 +155,15 @@ def mixed(*numbers: int) -> int:
     return state % 2**63
 
 
+def seed(number: int) -> None:
+    """What ``torch.manual_seed`` does, fit for every batch: where no accelerator is, torch would
+    format the stack three times, for devices that may still come."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)
+
+
 def hold_out(count: int, share: float, limit: int | None) -> tuple[Tensor, Tensor]:
     """Indices for training and for validation. The same for every seed and normalizer."""
     order = torch.randperm(count, generator=generator(0))[:limit]

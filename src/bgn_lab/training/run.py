@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from bgn_lab.data.sources import Batch, Source, mixed, share
+from bgn_lab.data.sources import Batch, Source, mixed, seed, share
 from bgn_lab.system import files, reading, signals
 from bgn_lab.system.signals import Interrupted
 from bgn_lab.training import checkpoint, loop
@@ -273,7 +273,7 @@ class _Training:
                 found, x.chunk(len(found)), y.chunk(len(found)), strict=True
             ):
                 # for whatever in a network or an attack draws numbers
-                torch.manual_seed(mixed(self.recipe.seed, epoch, number))
+                seed(mixed(self.recipe.seed, epoch, number))
                 examples.append(self.task.example(self.compiled, (own[0], own[1])))
             yield _concatenated(examples)
 
