@@ -379,3 +379,58 @@ def test_extreme_statistics_are_taken_in_double() -> None:
                 found.append((y, gx.double() * scale))
             for a, b in zip(*found, strict=True):
                 torch.testing.assert_close(a.double(), b.double(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("save", "which"),
+    [
+        *(("input", which) for which in ("x", "weight", "bias", "gy")),
+        *(("output", which) for which in ("y", "weight", "bias", "residual", "gy")),
+    ],
+)
+def test_memory_freed_before_the_backward_pass_is_refused(save: str, which: str) -> None:
+    """As sharded training frees it; read, it would end the process."""
+    norm = bgn.BatchGroupNormAct2d(C, 2, act="leaky_relu", save=save)
+    x, residual = torch.randn(2, 4, C, 16, 16, requires_grad=True).unbind()
+    y = norm(x, residual)
+    gy = torch.ones_like(y)
+    tensors = {"x": x, "residual": residual, "y": y, "gy": gy, **dict(norm.named_parameters())}
+    tensors[which].untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="has no memory"):
+        y.backward(gy)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("act", ["relu", "silu"])  # with a residual, silu is torch's own
+def test_a_residual_without_memory_is_refused(act: str, training: bool) -> None:
+    norm = bgn.BatchGroupNormAct2d(C, 2, act=act).train(training)
+    x = torch.randn(4, C, 16, 16)
+    residual = torch.randn_like(x)
+    residual.untyped_storage().resize_(0)
+    assert norm.running_mean is not None
+    before = norm.running_mean.clone()
+    with pytest.raises(RuntimeError, match="residual of shape .* has no memory"):
+        norm(x, residual)
+    assert torch.equal(norm.running_mean, before)
+
+
+@pytest.mark.parametrize("act", ["relu", "leaky_relu", "silu"])
+def test_the_output_may_be_changed_in_training_mode(act: str) -> None:
+    norm = bgn.BatchGroupNormAct2d(C, 2, act=act)
+    x = torch.randn(4, C, 5, 5, requires_grad=True)
+    found = []
+    for change in (lambda y: y.mul_(2).add_(x), lambda y: y * 2 + x):
+        y = change(norm(x))
+        found.append([y, *torch.autograd.grad(y.square().sum(), [x, *norm.parameters()])])
+    for a, b in zip(*found, strict=True):
+        assert_close(a, b)
+
+
+def test_a_bias_changed_before_the_backward_pass_is_refused() -> None:
+    """The derivative of a ReLU is computed again from the bias."""
+    norm = bgn.BatchGroupNormAct2d(C, 2, act="relu")
+    y = norm(torch.randn(4, C, 5, 5))
+    with torch.no_grad():
+        norm.bias.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

@@ -69,6 +69,29 @@ class Definition(_NormBase):
             running.copy_(running * (1 - momentum) + batch * momentum)
 
 
+def relu(z: Tensor) -> Tensor:
+    """As torch's, with its derivative at 0 and NaN, but keeping no more than a mask."""
+    return torch.where(z <= 0, torch.zeros_like(z), z)
+
+
+class BatchNormReLU(nn.BatchNorm2d):
+    """nn.BatchNorm2d and a ReLU that does not need its output again."""
+
+    def __init__(self, *args: Any, device: Any = None, dtype: Any = None, **options: Any) -> None:
+        super().__init__(*args, device=device, dtype=dtype, **options)
+        self.drop, self.act = nn.Identity(), nn.ReLU()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return relu(super().forward(input))
+
+
+class DefinitionReLU(Definition):
+    """The definition and a ReLU after it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return relu(super().forward(input))
+
+
 class Make:
     """Makes layers and inputs of one variant; the same ones for each kind of layer."""
 
@@ -76,15 +99,18 @@ class Make:
         self.kind, self.groups, self.training = kind, variant.groups, variant.training
         self.dtype = getattr(torch, variant.dtype)
         self.last = variant.layout == "channels_last"
+        self.relu = variant.relu
 
     def new(self, num_features: int = C, **options: Any) -> nn.Module:
         """A layer as its class makes it."""
         groups = self.groups or num_features
         if self.kind == "torch":
-            return nn.BatchNorm2d(num_features, **options)
+            return (BatchNormReLU if self.relu else nn.BatchNorm2d)(num_features, **options)
         if self.kind == "definition":
-            return Definition(num_features, groups, **options)
-        return bgn.BatchGroupNorm2d(num_features, groups, **options)
+            meaning = DefinitionReLU if self.relu else Definition
+            return meaning(num_features, groups, **options)
+        own = bgn.BatchGroupNormAct2d if self.relu else bgn.BatchGroupNorm2d
+        return own(num_features, groups, **options)
 
     def __call__(self, num_features: int = C, **options: Any) -> nn.Module:
         """A layer with weights and statistics as after some training, in the variant's mode."""

@@ -28,11 +28,12 @@ class Variant:
     dtype: str = "float32"
     layout: str = "contiguous"
     groups: int | None = None  # None: as many as channels, which is batch normalization
+    relu: bool = False  # normalizer and ReLU in one layer
 
     def __str__(self) -> str:
         mode = "train" if self.training else "eval"
-        groups = [] if self.groups is None else [f"G{self.groups}"]
-        return "-".join([mode, self.dtype, self.layout, *groups])
+        more = [] if self.groups is None else [f"G{self.groups}"]
+        return "-".join([mode, self.dtype, self.layout, *more, *(["relu"] if self.relu else [])])
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Use:
     strides: bool = True  # whether strides are compared: a caller can rely on them
     tolerance: float = 1.0  # factor on the tolerances of the dtype
     warnings: bool = True  # whether ours may not warn where nn.BatchNorm2d does not
+    relu: bool = True  # whether it can be asked of a layer with a ReLU in it
 
 
 USES: dict[str, Use] = {}
@@ -78,7 +80,9 @@ def use(
     """Put a function in the table, once per case.
 
     Core uses run with every number of groups in both modes; the others take turns, so that each
-    use meets one number of groups and each number meets a quarter of the uses.
+    use meets one number of groups and each number meets a quarter of the uses. Every use runs once
+    with a ReLU in the layer, in one mode or the other, unless only the normalizer's own node, or
+    nn.BatchNorm2d itself, can answer, or the use changes the output, which is kept in eval mode.
     """
     variants = list(variants)
 
@@ -102,6 +106,8 @@ def use(
             else:
                 pairs = []
             rows += [Variant(training, groups=G) for G, training in pairs]
+            if options.get("relu", True):
+                rows.append(Variant(modes[len(USES) % len(modes)], relu=True))
             USES[name] = Use(name, _bind(function, arguments), tuple(rows), **options)
         return function
 

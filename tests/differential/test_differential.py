@@ -18,7 +18,10 @@ pytestmark = pytest.mark.skipif(
 )
 ROWS = [
     pytest.param(
-        use, variant, id=f"{use.name}-{variant}", marks=[pytest.mark.slow] if use.slow else []
+        use,
+        variant,
+        id=f"{use.name}-{variant}",
+        marks=[pytest.mark.slow] if use.slow or variant.relu else [],
     )
     for use in load().values()
     for variant in use.variants

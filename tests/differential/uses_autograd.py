@@ -187,7 +187,7 @@ def anomaly_mode_with_nan_gradient(make: Make) -> Any:
         y.backward(torch.full_like(y, float("nan")))
 
 
-@use(groups=())
+@use(groups=(), relu=False)
 def graph_reaches_the_leaves(make: Make) -> Any:
     layer, x = make(), make.x()
     y = layer(x)

@@ -221,7 +221,7 @@ def plain_input_within_a_dual_level(make: Make) -> Any:
     return y, x.grad, state(layer)
 
 
-@use(FLOAT64, cases={"which": ["gy", "x", "weight"]})
+@use(FLOAT64, cases={"which": ["gy", "x", "weight"]}, relu=False)
 def forward_over_reverse(make: Make, which: str) -> Any:
     layer, x = make(track_running_stats=not make.training), make.x()
     with fwd.dual_level():

@@ -182,7 +182,12 @@ def traced_and_frozen(make: Make) -> Any:
         return frozen(x), frozen(x)
 
 
-@use(STANDARD, groups=(), differs="refused: TorchScript is deprecated, trace and export work")
+@use(
+    STANDARD,
+    groups=(),
+    differs="refused: TorchScript is deprecated, trace and export work",
+    relu=False,
+)
 def scripted(make: Make) -> Any:
     layer, x = make(), make.x()
     module = torch.jit.script(layer)
@@ -209,7 +214,7 @@ def proxies_of_a_gradient(make: Make) -> Any:
     return graph(make.x(seed=1, grad=False))
 
 
-@use(STANDARD, groups=())
+@use(STANDARD, groups=(), relu=False)
 def symbolically_traced(make: Make) -> Any:
     layer = make()
     net = nn.Sequential(nn.Sigmoid(), layer, nn.Tanh())

@@ -116,7 +116,7 @@ def forward_hooks(make: Make, kwargs: bool, prepend: bool) -> Any:
     return step(make, layer, make.x())
 
 
-@use()
+@use(relu=False)
 def forward_hook_in_place(make: Make) -> Any:
     layer = make()
     layer.register_forward_hook(lambda m, args, y: y.mul_(2))
@@ -157,7 +157,7 @@ def global_module_hooks(make: Make) -> Any:
     return seen, found
 
 
-@use(cases={"pre": [False, True]}, groups=())
+@use(cases={"pre": [False, True]}, groups=(), relu=False)
 def node_hook(make: Make, pre: bool) -> Any:
     layer, x, seen = make(), make.x(), []
     y = layer(x)

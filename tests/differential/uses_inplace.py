@@ -44,7 +44,7 @@ def input_changed_behind_autograd(make: Make) -> Any:
     return x.grad, state(layer)
 
 
-@use(cases={"which": ["weight", "bias"]}, groups=())
+@use(cases={"which": ["weight", "bias"]}, groups=(), relu=False)  # that keeps the bias, too
 def parameter_changed_before_backward(make: Make, which: str) -> Any:
     layer, x = make(), make.x()
     y = layer(x)
@@ -53,7 +53,7 @@ def parameter_changed_before_backward(make: Make, which: str) -> Any:
     return x.grad, state(layer)
 
 
-@use(cases={"which": ["weight", "bias"]}, groups=())
+@use(cases={"which": ["weight", "bias"]}, groups=(), relu=False)  # that keeps the bias, too
 def parameter_changed_before_double_backward(make: Make, which: str) -> Any:
     layer, x = make(), make.x()
     y = layer(x)
@@ -61,7 +61,7 @@ def parameter_changed_before_double_backward(make: Make, which: str) -> Any:
     return torch.autograd.grad(y, (x, layer.weight), make.gy(y), create_graph=True)
 
 
-@use(cases={"which": ["weight", "bias"]}, groups=(), may_work=True)
+@use(cases={"which": ["weight", "bias"]}, groups=(), may_work=True, relu=False)
 def parameter_changed_where_not_needed(make: Make, which: str) -> Any:
     """Only the bias's gradient is asked for."""
     layer, x = make(), make.x()
@@ -126,7 +126,7 @@ def second_batch_before_the_first_backward(make: Make) -> Any:
     return [x.grad for x in xs], state(layer)
 
 
-@use(CORE)
+@use(CORE, relu=False)
 def output_changed_in_place(make: Make) -> Any:
     layer, x = make(), make.x()
     y = torch.relu_(layer(x).mul_(2))
@@ -134,7 +134,7 @@ def output_changed_in_place(make: Make) -> Any:
     return y, x.grad, state(layer)
 
 
-@use()
+@use(relu=False)
 def output_changed_through_views(make: Make) -> Any:
     layer, x = make(), make.x()
     y = layer(x)
@@ -144,7 +144,7 @@ def output_changed_through_views(make: Make) -> Any:
     return y, x.grad, state(layer)
 
 
-@use()
+@use(relu=False)
 def output_added_to_the_input(make: Make) -> Any:
     layer, x = make(), make.x()
     h = x * 1
@@ -161,7 +161,7 @@ def output_detached_in_place(make: Make) -> Any:
     return y, state(layer)
 
 
-@use()
+@use(relu=False)
 def leaf_changed_in_place(make: Make) -> Any:
     layer, x = make(), make.x()
     y = layer(x)

@@ -161,10 +161,8 @@ def emptied(make: Make) -> Any:
 
 @use(groups=())
 def initialization_skipped(make: Make) -> Any:
-    if make.kind == "torch":
-        layer = skip_init(nn.BatchNorm2d, 8)
-    else:
-        layer = skip_init(type(make.new()), 8, make.groups or 8)
+    groups = () if make.kind == "torch" else (make.groups or 8,)
+    layer = skip_init(type(make.new()), 8, *groups)
     layer.reset_parameters()
     return step(make, layer.train(make.training), make.x())
 

@@ -141,6 +141,13 @@ def freed_input(make: Make) -> Any:
     return layer(x).shape
 
 
+@use()
+def freed_memory_of_a_view(make: Make) -> Any:
+    layer, x = make(), make.x(8, grad=False)[4:]
+    _free(x)
+    return layer(x).shape
+
+
 @use(groups=())
 def freed_input_after_a_good_one(make: Make) -> Any:
     layer, x = make(), make.x(grad=False)
@@ -149,7 +156,7 @@ def freed_input_after_a_good_one(make: Make) -> Any:
     return layer(x).shape
 
 
-@use(cases={"which": ["x", "gy", "y"]}, groups=())
+@use(cases={"which": ["x", "gy", "y"]}, groups=(), relu=False)  # torch's ReLU reads it
 def freed_before_backward(make: Make, which: str) -> Any:
     layer, x = make(), make.x()
     y = layer(x)
@@ -274,7 +281,7 @@ def statistics_share_memory(make: Make) -> Any:
     return layer(make.x(grad=False))
 
 
-@use(cases={"kind": ["sparse", "mkldnn", "quantized", "nested", "jagged"]}, groups=())
+@use(cases={"kind": ["sparse", "mkldnn", "quantized", "nested", "jagged"]}, groups=(), relu=False)
 def other_layouts(make: Make, kind: str) -> Any:
     x = make.x(grad=False)
     if kind == "sparse":

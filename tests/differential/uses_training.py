@@ -82,7 +82,7 @@ def accumulation_over_micro_batches(make: Make) -> Any:
     return state(layer)
 
 
-@use(CORE, tolerance=10)
+@use(CORE, tolerance=10, relu=False)
 def small_network(make: Make) -> Any:
     net = nn.Sequential(nn.Conv2d(8, 8, 3, bias=False), make(), nn.ReLU(inplace=True))
     with torch.no_grad():

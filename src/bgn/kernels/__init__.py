@@ -172,7 +172,10 @@ def normalize_with(
 
 def _with_activation(x: Tensor, plan: Plan, *arguments: Any) -> Tensor | None:
     """What :func:`bgn.kernels.activated.run` gives; None where the C core is not at work."""
-    return activated.run(x, plan, *arguments) if backends.active.core and plan.kept else None
+    y = activated.run(x, plan, *arguments) if backends.active.core and plan.kept else None
+    if y is None:
+        refuse_freed(residual=arguments[-1].residual)
+    return y
 
 
 def positional(

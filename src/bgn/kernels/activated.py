@@ -29,7 +29,7 @@ from torch import Tensor
 from bgn.activation import OUTPUT, Activation, After
 from bgn.kernels import cpu, definition, fallback
 from bgn.kernels.cpu import Given
-from bgn.kernels.eligible import is_plain_vector, no_transform, reaches
+from bgn.kernels.eligible import is_plain_vector, no_transform, reaches, refuse_freed
 from bgn.kernels.library import HARDSWISH, LEAKY, SILU, CAct, CorePlan
 from bgn.kernels.plans import Plan
 from bgn.renorm import Reference
@@ -235,6 +235,7 @@ def _by_definition(
     core: CorePlan = ctx.core
     x, weight, bias, y, residual, correct, given = saved
     part, act, eps = core.part, ctx.act, ctx.eps
+    refuse_freed(gradient=gy, input=x, weight=weight, bias=bias, output=y, residual=residual)
     with torch._C.DisableTorchFunctionSubclass():  # as backward passes in C++
         if x is None:
             assert y is not None

@@ -91,7 +91,8 @@ def refuse_freed(**tensors: Tensor | None) -> None:
         keys = PLAIN
         if type(tensor) in TYPES and tensor.device.type in DEVICES and no_transform():
             keys = plain_keys(tensor.device.type)
-        if is_plain(tensor, 0, keys) and not is_plain(tensor, extent(tensor), keys):
+        dense = type(tensor) in TYPES and _keys(tensor).raw_repr() in keys
+        if dense and not is_plain(tensor, extent(tensor), keys):
             raise RuntimeError(
                 f"{name} of shape {tuple(tensor.shape)} has no memory: its storage was resized to"
                 f" {tensor.untyped_storage().nbytes()} bytes"
