@@ -1,6 +1,7 @@
 """What torch's own utilities, and code that asks for types, do with these layers."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ def model(G: int = 2) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(3, C, 3, bias=False), bgn.BatchGroupNorm2d(C, G), nn.ReLU(), nn.BatchNorm2d(C)
     )
+
+
+def fused() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, C, 3, bias=False), bgn.BatchGroupNormAct2d(C, 2, act="relu"))
 
 
 def norm_of(net: nn.Module) -> Any:
@@ -152,8 +158,9 @@ def test_fsdp2_wraps_and_trains_like_the_plain_model() -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_distributed_data_parallel() -> None:
-    plain, net = model(), model()
+@pytest.mark.parametrize("made", [model, fused])
+def test_distributed_data_parallel(made: Callable[[], nn.Sequential]) -> None:
+    plain, net = made(), made()
     wrapped = nn.parallel.DistributedDataParallel(net)
     x = torch.randn(2, 3, 8, 8)
 
