@@ -39,7 +39,7 @@ ALL = {
     "gbgn-uneven": lambda: bgn.GeneralBatchGroupNorm2d(C, 4, batch_blocks=2),
     "gn": lambda: bgn.GroupNorm(2, C),
 }
-ONE_OPERATOR = sorted(set(ALL) - {"pn", "bgn-relu", "bgn-silu"})  # activations are torch's
+ONE_OPERATOR = sorted(set(ALL) - {"pn"})
 
 
 def example(name: str, N: int = 4, **options: Any) -> Tensor:
@@ -52,13 +52,14 @@ def _is_ours(node: Any) -> bool:
 
 
 def calls(graph: torch.fx.GraphModule) -> list[Any]:
-    """The nodes that compute something: not those that pick one of several results."""
+    """The nodes that compute something: not those that pick one of several results, or detach."""
     nodes = [n for n in graph.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
+    nodes = [n for n in nodes if n.target is not torch.ops.aten.detach.default]
     picks = [n for n in nodes if n.target is operator.getitem and _is_ours(n.args[0])]
     return [n for n in nodes if n not in picks]
 
 
-def graphs(layer: nn.Module, x: Tensor) -> dict[str, list[Any]]:
+def graphs(layer: nn.Module, *inputs: Tensor) -> dict[str, list[Any]]:
     """The nodes of Dynamo's graph, and of AOTAutograd's forward and backward ones."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
@@ -79,7 +80,7 @@ def graphs(layer: nn.Module, x: Tensor) -> dict[str, list[Any]]:
         )
 
     torch.compiler.reset()
-    torch.compile(layer, backend=backend, fullgraph=True)(x).sum().backward()
+    torch.compile(layer, backend=backend, fullgraph=True)(*inputs).sum().backward()
     return found
 
 
@@ -92,6 +93,32 @@ def test_a_training_step_is_one_node_forward_and_one_backward(name: str) -> None
     forward = found["forward"][0]
     assert torch.ops.bgn.normalize.default in (forward.target, *forward.args)
     assert found["backward"][0].target is torch.ops.bgn.normalize_backward.default
+
+
+@pytest.mark.parametrize("act", ["relu", "leaky_relu", "silu", "hardswish", "identity"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("renorm", [False, True])
+def test_a_fused_layer_is_equal_to_eager_mode(
+    act: str, layout: torch.memory_format, renorm: bool
+) -> None:
+    """With a residual where there is one pass for both."""
+    layer = bgn.BatchGroupNormAct2d(6, 4, act=act, renorm=renorm)
+    x, r, gy = (t.contiguous(memory_format=layout) for t in torch.randn(3, 4, 6, 5, 7))
+    given = (x,) if act in ("silu", "hardswish") else (x, r)
+    results = []
+    for compiled in (True, False):
+        own, inputs = copy.deepcopy(layer), [t.clone().requires_grad_() for t in given]
+        torch.compiler.reset()
+        call = torch.compile(own, backend="aot_eager", fullgraph=True) if compiled else own
+        y = call(*inputs)
+        y.backward(gy)
+        gradients = [t.grad for t in (*inputs, *own.parameters())]
+        results.append([y, *gradients, *own.buffers()])
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)
+    if not renorm:
+        found = graphs(copy.deepcopy(layer), *inputs)
+        assert [len(nodes) for nodes in found.values()] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("name", ["bgn-whole-channels", "bgn-per-channel", "gbgn"])

@@ -220,3 +220,57 @@ def test_operators_can_be_differentiated_twice(G: int, whole: bool) -> None:
 
     assert torch.autograd.gradcheck(call, (x, weight, bias))
     assert torch.autograd.gradgradcheck(call, (x, weight, bias))
+
+
+ACTS = [("relu", False), ("relu", True), ("leaky_relu", True), ("silu", False), ("identity", True)]
+
+
+@pytest.mark.parametrize(("act", "residual"), ACTS)
+@pytest.mark.parametrize("layout", ["contiguous", "last"])
+def test_opcheck_with_an_activation(act: str, residual: bool, layout: str) -> None:
+    x, weight, bias, *options = arguments(torch.float32, layout, 2, 1, affine=True)
+    r = torch.randn_like(x).requires_grad_() if residual else None
+    told = x, weight, bias, *UNTRACKED, *options, r, act, 0.2
+    torch.library.opcheck(torch.ops.bgn.normalize.default, told)
+    y, *saved = (t.detach() for t in torch.ops.bgn.normalize(*told))
+    plain = (t.detach() for t in (torch.randn_like(y), x, weight))
+    kept = bias.detach(), y if residual else None, residual
+    told = *plain, *saved, *options, *kept, act, 0.2
+    torch.library.opcheck(torch.ops.bgn.normalize_backward.default, told)
+
+
+@pytest.mark.parametrize(("act", "residual"), ACTS)
+def test_operators_with_an_activation_can_be_differentiated_twice(act: str, residual: bool) -> None:
+    torch.manual_seed(0)
+    shape = 4, 6, 2, 3
+    tensors = [torch.randn(size, dtype=torch.float64) for size in (shape, 6, 6, shape)]
+    inputs = [t.requires_grad_() for t in tensors[: 3 + residual]]
+
+    def call(x: Tensor, weight: Tensor, bias: Tensor, r: Tensor | None = None) -> Tensor:
+        options = 1, 2, True, 1e-5
+        return torch.ops.bgn.normalize(x, weight, bias, *UNTRACKED, *options, r, act, 0.2)[0]  # type: ignore
+
+    assert torch.autograd.gradcheck(call, inputs)
+    assert torch.autograd.gradgradcheck(call, inputs)
+
+
+def test_operators_refuse_activations_that_do_not_fit() -> None:
+    x, options = torch.randn(4, 6, 5, 7), (1, 2, True, 1e-5)
+    for follows, words in [
+        ((None, "tanh", 0.0), "act='tanh'"),
+        ((x, "silu", 0.0), "residual with act='silu'; expected relu"),
+        ((x[:2], "relu", 0.0), r"residual is torch.float32 \(2, 6, 5, 7\); expected .* as x"),
+        ((x.double(), "relu", 0.0), "residual is torch.float64"),
+        ((x, "", 0.0), "residual without act"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            torch.ops.bgn.normalize(x, None, None, *UNTRACKED, *options, *follows)
+    freed = torch.randn_like(x)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="dense tensors"):
+        torch.ops.bgn.normalize(x, None, None, *UNTRACKED, *options, freed, "relu", 0.0)
+    _, *saved = torch.ops.bgn.normalize(x, None, None, *UNTRACKED, *options, x, "relu", 0.0)
+    with pytest.raises(ValueError, match="y is None; expected the output"):
+        torch.ops.bgn.normalize_backward(
+            x, x, None, *saved, *options, None, None, True, "relu", 0.0
+        )

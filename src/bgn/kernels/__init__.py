@@ -41,6 +41,7 @@ from bgn.kernels.backends import BACKENDS, choice, choose, devices, use
 from bgn.kernels.eligible import refuse_freed
 from bgn.kernels.plans import Plan, channel_plan, plan, positions
 from bgn.kernels.sweeps import is_eligible, moments, products, track, write, write_gradient
+from bgn.partition import Partition
 from bgn.renorm import Reference
 from bgn.running import Running
 
@@ -83,7 +84,14 @@ def normalize(
     """
     if after is not None:
         y = _with_activation(x, plan, weight, bias, eps, running, None, reference, after)
-        return after(normalize(x, plan, weight, bias, eps, running, reference)) if y is None else y
+        if y is not None:
+            return y
+        part = plan.part
+        if torch.compiler.is_compiling() and graph.fuses(x, after):
+            _check(x, part, weight, bias, running, reference)
+            if graph.is_eligible(x, part, weight, bias, running, reference):
+                return graph.normalize(x, part, weight, bias, eps, running, reference, after)
+        return after(normalize(x, plan, weight, bias, eps, running, reference))
     if backends.active.core:
         y = cpu.run(x, plan, weight, bias, eps, running, None, reference)
         if y is not None:
@@ -107,12 +115,7 @@ def normalize(
         y = aten.run(x, plan, weight, bias, eps, running, None)
         if y is not None:
             return y
-    checks.affine(x, part.C, weight, bias)
-    refuse_freed(input=x, weight=weight, bias=bias)
-    for stats in (running, reference):
-        if stats is not None:
-            checks.statistics(x, part, stats.mean, stats.var, moving=True)
-            refuse_freed(running_mean=stats.mean, running_var=stats.var)
+    _check(x, part, weight, bias, running, reference)
     if torch.compiler.is_compiling():
         if graph.is_eligible(x, part, weight, bias, running, reference):
             return graph.normalize(x, part, weight, bias, eps, running, reference)
@@ -126,6 +129,22 @@ def normalize(
         y = torch.group_norm(x, part.G, weight, bias, eps, torch.backends.cudnn.enabled)
         return y.to(x.dtype)  # on some devices autocast makes it float32
     return definition.normalize(x, part, weight, bias, eps, running, reference)
+
+
+def _check(
+    x: Tensor,
+    part: Partition,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running: Running | None,
+    reference: Reference | None,
+) -> None:
+    checks.affine(x, part.C, weight, bias)
+    refuse_freed(input=x, weight=weight, bias=bias)
+    for stats in (running, reference):
+        if stats is not None:
+            checks.statistics(x, part, stats.mean, stats.var, moving=True)
+            refuse_freed(running_mean=stats.mean, running_var=stats.var)
 
 
 def normalize_with(

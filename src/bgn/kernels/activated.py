@@ -32,6 +32,7 @@ from bgn.kernels.cpu import Given
 from bgn.kernels.eligible import is_plain_vector, no_transform, reaches, refuse_freed
 from bgn.kernels.library import HARDSWISH, LEAKY, SILU, CAct, CorePlan
 from bgn.kernels.plans import Plan
+from bgn.partition import Partition
 from bgn.renorm import Reference
 from bgn.running import Running
 
@@ -68,6 +69,15 @@ def structure(act: Activation, residual: Tensor | None) -> CAct:
     """What the C core is told of an activation."""
     address = None if residual is None else residual.data_ptr()
     return CAct(_FUNCTIONS.get(act.name, LEAKY), 0, act.negative_slope, address)
+
+
+def derivative(
+    act: Activation, bias: Tensor | None, y: Tensor | None, inner: Tensor | None
+) -> CAct:
+    """What the C core is told to differentiate it: see the table above; ``inner`` is for gu."""
+    then = structure(act, None)
+    then.b, then.y, then.inner = map(cpu._pointer, (bias, y, inner))
+    return then
 
 
 def _forward(
@@ -168,15 +178,14 @@ def gradients(gy: Tensor, saved: Saved, ctx: Any, stats: int, needs: tuple[bool,
     gy, *maps = (t.contiguous(memory_format=core.layout) for t in (gy, *maps))
     rest = iter(maps)
     x, y, residual = (None if t is None else next(rest) for t in saved[:1] + saved[3:5])
-    then = structure(ctx.act, residual)
-    then.inverted = ctx.inverted
-    then.b, then.y = cpu._pointer(saved.bias), cpu._pointer(y)
     inner = again = None
     if ctx.has_residual or ctx.frozen or not ctx.act.is_piecewise:
         inner = torch.empty_like(gy)
     if ctx.inverted and residual is not None:
         again = torch.empty_like(gy)
-    then.inner, then.again = cpu._pointer(inner), cpu._pointer(again)
+    then = derivative(ctx.act, saved.bias, y, inner)
+    then.inverted = ctx.inverted
+    then.residual, then.again = cpu._pointer(residual), cpu._pointer(again)
     like: Any = next(t for t in (x, y) if t is not None)
     found = cpu.backward(
         gy, like, saved.weight, core, stats, stats + 2 * core.step, tuple(needs[:3]), affine,
@@ -223,6 +232,20 @@ def node_gradients(
     return gradients(gy, saved, node, stats, needs)
 
 
+def argument(
+    x: Tensor,
+    part: Partition,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    correct: Tensor | None,
+) -> Tensor:
+    """The argument of the activation without a residual, as a differentiable function of x."""
+    of = definition.moments(x, part)
+    rstd = torch.rsqrt(of.var + eps)
+    return definition.write(x, part, of.mean, rstd, weight, bias, correct)
+
+
 def _by_definition(
     gy: Tensor,
     saved: Saved,
@@ -245,9 +268,7 @@ def _by_definition(
         elif given:
             u = definition.normalize_with(x, part, given[0], given[1], weight, bias, eps)
         else:
-            of = definition.moments(x, part)
-            rstd = torch.rsqrt(of.var + eps)
-            u = definition.write(x, part, of.mean, rstd, weight, bias, correct)
+            u = argument(x, part, weight, bias, eps, correct)
         gu = act.gradient(gy, u).to(x.dtype)
     found = fallback.gradients(gu, x, part, given, correct, weight, eps, affine, tuple(needs[:3]))
     return *found, gu if needs[3] else None

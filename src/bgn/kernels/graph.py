@@ -3,7 +3,8 @@
 ``bgn::normalize`` moves running statistics and their counter itself, as torch's batch_norm does, so
 that a graph needs no nodes for them. AOTAutograd makes such an operator functional and inductor
 makes it in-place again; nothing is copied. In eager mode a plain call is cheaper
-(:mod:`bgn.kernels.cpu`); both run the same C code.
+(:mod:`bgn.kernels.cpu`); both run the same C code. With ``act`` the operator on the CPU is a fused
+layer (:mod:`bgn.kernels.activated`): inductor cannot look into it to fuse what follows.
 
 On GPUs inductor gets the definition by default, and fuses it with its neighbors. Its forward pass
 moves x as often as the GPU core's (read twice, written once). Backward, sums over groups and over
@@ -23,9 +24,10 @@ from torch import Tensor
 from torch._library.autograd import Info, make_autograd_impl
 from torch.autograd import forward_ad
 
-from bgn import checks
-from bgn.kernels import backends, cpu, definition, plans, triton
-from bgn.kernels.eligible import is_plain
+from bgn import activation, checks
+from bgn.activation import Activation, After
+from bgn.kernels import activated, backends, cpu, definition, plans, triton
+from bgn.kernels.eligible import is_plain, reaches
 from bgn.kernels.library import TYPES
 from bgn.kernels.plans import Cut, Plan
 from bgn.partition import Partition
@@ -40,17 +42,18 @@ _TAGS = tuple(
     if hasattr(torch.Tag, name)  # older versions of torch do not know all of them
 )
 _OPTIONS = "SymInt B, SymInt G, bool whole_channels, float eps"
+_ACT = 'str act="", float slope=0.0'  # what follows; "" for nothing
 _LIBRARY.define(
     "normalize(Tensor x, Tensor? weight, Tensor? bias, Tensor(a!)? running_mean,"
     " Tensor(b!)? running_var, Tensor(c!)? counter, float? momentum, bool moves, float r_max,"
-    f" float d_max, Tensor? share, {_OPTIONS})"
+    f" float d_max, Tensor? share, {_OPTIONS}, Tensor? residual=None, {_ACT})"
     " -> (Tensor y, Tensor mean, Tensor rstd, Tensor correct)",
     tags=_TAGS,
 )
 _LIBRARY.define(
     "normalize_backward(Tensor gy, Tensor x, Tensor? weight, Tensor mean, Tensor rstd,"
-    f" Tensor correct, {_OPTIONS})"
-    " -> (Tensor gx, Tensor gw, Tensor gb)",
+    f" Tensor correct, {_OPTIONS}, Tensor? bias=None, Tensor? y=None, bool residual=False, {_ACT})"
+    " -> (Tensor gx, Tensor gw, Tensor gb, Tensor gr)",
     tags=_TAGS,
 )
 
@@ -122,8 +125,9 @@ def normalize(
     eps: float,
     running: Running | None,
     reference: Reference | None,
+    after: After | None = None,
 ) -> Tensor:
-    """See :func:`bgn.kernels.definition.normalize`."""
+    """See :func:`bgn.kernels.definition.normalize`; and what follows, where ``fuses`` says so."""
     moved: Any = (None,) * 4
     if running is not None:
         moved = running.mean, running.var, running.counter, running.momentum
@@ -136,12 +140,24 @@ def normalize(
             corrected = *reference.numbers(), None
     options = part.B, part.G, part.whole_channels, eps
     moves = running is not None
-    y: Tensor = torch.ops.bgn.normalize(x, weight, bias, *moved, moves, *corrected, *options)[0]
+    follows = () if after is None else (after.residual, after.act.name, after.act.slope)
+    y: Tensor = torch.ops.bgn.normalize(
+        x, weight, bias, *moved, moves, *corrected, *options, *follows
+    )[0]
     return y
 
 
+def fuses(x: Tensor, after: After) -> bool:
+    """Whether the operator takes what follows, too."""
+    act, residual = after
+    return x.device.type == "cpu" and (
+        residual is None
+        or (act.is_piecewise and residual.dtype is x.dtype and residual.shape == x.shape)
+    )
+
+
 class Options(NamedTuple):
-    """The last arguments of both operators: a partition, whose sizes are those of x, and eps."""
+    """Arguments of both operators: a partition, whose sizes are those of x, and eps."""
 
     B: int
     G: int
@@ -230,16 +246,23 @@ def _normalize(
     r_max: float,
     d_max: float,
     share: Tensor | None,
-    *numbers: Any,
+    B: int,
+    G: int,
+    whole_channels: bool,
+    eps: float,
+    residual: Tensor | None = None,
+    act: str = "",
+    slope: float = 0.0,
 ) -> tuple[Tensor, ...]:
     checks.feature_map(x)
-    options = Options(*numbers)
+    options = Options(B, G, whole_channels, eps)
+    follows = _activation(x, act, slope)
     plan = None if x.numel() == 0 else options.plan(x)
     running = _running(x, options, running_mean, running_var, counter, momentum)
     if plan is None:  # an empty batch counts, and changes nothing else
         if counter is not None:
             counter.add_(1)
-        return _fake_normalize(x, None, None, running_mean, r_max, d_max, share, *numbers)
+        return _fake(x, options, running_mean, r_max)
     reference = _reference(running, r_max, d_max, share)
     again = torch._C._current_graph_task_id() != -1  # in a checkpointed segment's second run
     if reference is not None and again:
@@ -256,12 +279,40 @@ def _normalize(
         y, own = triton.forward(readable, weight, bias, plan, options.eps, running, reference)
         correct = own.mean.new_empty(0) if own.correct is None else own.correct
         return _like(x, y), own.mean, own.rstd, correct
-    core = cpu.core_of(plan)
-    y, stats, correct = cpu.forward(readable, weight, bias, core, options.eps, running, reference)
+    core, then = cpu.core_of(plan), None
+    if follows is not None:
+        residual = _residual(residual, x, plan, follows)
+        then = activated.structure(follows, residual)
+    elif residual is not None:
+        raise ValueError("residual without act; expected act='identity' for a sum alone")
+    y, stats, correct = cpu.forward(readable, weight, bias, core, eps, running, reference, then)
     mean, _, rstd = torch.frombuffer(stats, dtype=core.statistics).view(3, options.B, options.G)
     if correct is None:
         correct = mean.new_empty(0)
     return _like(x, y), mean.clone(), rstd.clone(), correct
+
+
+def _activation(x: Tensor, act: str, slope: float) -> Activation | None:
+    """What follows, checked."""
+    if not act:
+        return None
+    if _is_gpus(x):
+        raise ValueError(f"act={act!r} for an x on {x.device}; expected '', or x on the CPU")
+    return activation.checked(act, slope)
+
+
+def _residual(residual: Tensor | None, x: Tensor, plan: Plan, act: Activation) -> Tensor | None:
+    """A residual that C may read, in the plan's layout."""
+    if residual is None:
+        return None
+    if not act.is_piecewise:
+        raise ValueError(f"residual with act={act.name!r}; expected relu, leaky_relu or identity")
+    if residual.shape != x.shape or residual.dtype is not x.dtype:
+        told = f"residual is {residual.dtype} {tuple(residual.shape)}"
+        raise ValueError(f"{told}; expected {x.dtype} {tuple(x.shape)}, as x")
+    if not reaches(residual, plan.numel):
+        raise RuntimeError("bgn operators need dense tensors on the CPU, outside of transforms")
+    return residual.contiguous(memory_format=plan.layout)
 
 
 def _reference(
@@ -279,9 +330,29 @@ def _reference(
 
 
 def _fake_normalize(
-    x: Tensor, weight: Any, bias: Any, running_mean: Tensor | None, *rest: Any
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    running_mean: Tensor | None,
+    running_var: Any,
+    counter: Any,
+    momentum: Any,
+    moves: Any,
+    r_max: float,
+    d_max: Any,
+    share: Any,
+    B: int,
+    G: int,
+    whole_channels: bool,
+    eps: float,
+    *_: Any,
 ) -> tuple[Tensor, ...]:
-    options, r_max = Options(*rest[-4:]), rest[-7]
+    return _fake(x, Options(B, G, whole_channels, eps), running_mean, r_max)
+
+
+def _fake(
+    x: Tensor, options: Options, running_mean: Tensor | None, r_max: float
+) -> tuple[Tensor, ...]:
     shape, dtype = (options.B, options.G), definition.wide_dtype(x)
     mean, rstd = (x.new_zeros(shape, dtype=dtype) for _ in range(2))
     correct = x.new_zeros(0, dtype=dtype)
@@ -297,42 +368,61 @@ def _normalize_backward(
     mean: Tensor,
     rstd: Tensor,
     correct: Tensor,
-    *numbers: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    if gy.shape != x.shape or gy.dtype is not x.dtype:
-        raise ValueError(
-            f"gy is {gy.dtype} {tuple(gy.shape)}; expected {x.dtype} {tuple(x.shape)}, as x"
-        )
+    B: int,
+    G: int,
+    whole_channels: bool,
+    eps: float,
+    bias: Tensor | None = None,
+    y: Tensor | None = None,
+    residual: bool = False,
+    act: str = "",
+    slope: float = 0.0,
+) -> tuple[Tensor, ...]:
+    follows, maps = _activation(x, act, slope), {"gy": gy}
+    if residual and follows is not None:
+        if y is None:
+            raise ValueError("y is None; expected the output, for there was a residual")
+        maps["y"] = y
+    for name, t in maps.items():
+        if t.shape != x.shape or t.dtype is not x.dtype:
+            raise ValueError(
+                f"{name} is {t.dtype} {tuple(t.shape)}; expected {x.dtype} {tuple(x.shape)}, as x"
+            )
     if x.numel() == 0:
-        return _fake_normalize_backward(gy, x, weight)
+        return _fake_gradients(x, weight, residual)
     checks.feature_map(x)
-    options = Options(*numbers)
+    options = Options(B, G, whole_channels, eps)
     plan = options.plan(x)
-    weight = None if weight is None else weight.contiguous()
-    readable = _readable(x, plan, weight=weight, bias=None)
-    gy = gy.contiguous(memory_format=plan.layout)
-    B, G, wide = options.B, options.G, definition.wide_dtype(x)
+    weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
+    readable = _readable(x, plan, weight=weight, bias=bias)
+    maps = {name: t.contiguous(memory_format=plan.layout) for name, t in maps.items()}
+    wide = definition.wide_dtype(x)
     for name, t in ("mean", mean), ("rstd", rstd):
         if t.shape != (B, G) or t.dtype is not wide:
             raise ValueError(f"{name} is {t.dtype} {tuple(t.shape)}; expected ({B}, {G})")
     mean, rstd, correct = mean.contiguous(), rstd.contiguous(), correct.contiguous()
     used = correct if correct.numel() else None
     affine = wide if weight is None else weight.dtype
+    none = x.new_empty(0)
     if _is_gpus(x):
-        return _gradients_on_gpus(
-            gy, readable, x, weight, plan, (mean, rstd, used), options.eps, affine
-        )
+        kept = mean, rstd, used
+        return *_gradients_on_gpus(maps["gy"], readable, x, weight, plan, kept, eps, affine), none
     core = cpu.core_of(plan)
     if used is not None and not cpu.are_corrections(used, core):
         raise ValueError(f"correct is {used.dtype} {tuple(used.shape)}; expected (2, {B}, {G})")
-    if not all(is_plain(t, t.numel()) for t in (gy, mean, rstd, correct)):
+    if not all(is_plain(t, t.numel()) for t in (*maps.values(), mean, rstd, correct)):
         raise RuntimeError("bgn operators need dense tensors on the CPU, outside of transforms")
+    then = inner = None
+    if follows is not None:
+        if residual or not follows.is_piecewise:
+            inner = torch.empty_like(readable)
+        then = activated.derivative(follows, bias, maps.get("y"), inner)
     addresses, needs = (mean.data_ptr(), rstd.data_ptr()), (True, True, True)
     found: Any = cpu.backward(
-        gy, readable, weight, core, *addresses, needs, affine, frozen=False, correct=used
+        maps["gy"], readable, weight, core, *addresses, needs, affine, False, used, then
     )
     gx, gw, gb = found
-    return _like(x, gx), gw, gb
+    return _like(x, gx), gw, gb, _like(x, inner) if residual and inner is not None else none
 
 
 def _gradients_on_gpus(
@@ -355,46 +445,77 @@ def _gradients_on_gpus(
 
 
 def _fake_normalize_backward(
-    gy: Tensor, x: Tensor, weight: Tensor | None, *_: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+    gy: Any,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Any,
+    rstd: Any,
+    correct: Any,
+    B: Any,
+    G: Any,
+    whole_channels: Any,
+    eps: Any,
+    bias: Any = None,
+    y: Any = None,
+    residual: bool = False,
+    *_: Any,
+) -> tuple[Tensor, ...]:
+    return _fake_gradients(x, weight, residual)
+
+
+def _fake_gradients(x: Tensor, weight: Tensor | None, residual: bool) -> tuple[Tensor, ...]:
     affine = definition.wide_dtype(x) if weight is None else weight.dtype
     gw, gb = (x.new_zeros(x.shape[1], dtype=affine) for _ in range(2))
-    return torch.empty_like(x), gw, gb
+    return torch.empty_like(x), gw, gb, torch.empty_like(x) if residual else x.new_empty(0)
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     x, weight, bias, *_ = inputs
-    _, mean, rstd, correct = output
-    ctx.save_for_backward(x, weight, mean, rstd, correct)
-    ctx.options, ctx.has_bias = Options(*inputs[-4:]), bias is not None
+    *options, residual, act, slope = inputs[-7:]
+    y, mean, rstd, correct = output
+    kept_bias = bias if act else None
+    kept_y = y if residual is not None else None
+    ctx.save_for_backward(x, weight, mean, rstd, correct, kept_bias, kept_y)
+    ctx.options, ctx.has_bias = Options(*options), bias is not None
+    ctx.has_residual, ctx.act = residual is not None, (act, slope)
     ctx.mark_non_differentiable(mean, rstd, correct)
 
 
 def _derivative(ctx: Any, gy: Tensor, *_: Any) -> Any:
-    x, weight, *rest = ctx.saved_tensors  # mean, rstd, corrections
-    gx, gw, gb = torch.ops.bgn.normalize_backward(gy, x, weight, *rest, *ctx.options)
+    x, weight, mean, rstd, correct, bias, y = ctx.saved_tensors
+    gx, gw, gb, gr = torch.ops.bgn.normalize_backward(
+        gy, x, weight, mean, rstd, correct, *ctx.options, bias, y, ctx.has_residual, *ctx.act
+    )
     needs = True, weight is not None, ctx.has_bias
-    return *(g if n else None for g, n in zip((gx, gw, gb), needs, strict=True)), *[None] * 12
+    found = (g if n else None for g, n in zip((gx, gw, gb), needs, strict=True))
+    return *found, *[None] * 12, gr if ctx.has_residual else None, None, None
 
 
 def _setup_backward(ctx: Any, inputs: Any, output: Any) -> None:
-    gy, x, weight, _, _, correct, *_ = inputs
-    ctx.save_for_backward(gy, x, weight, correct)
-    ctx.options = Options(*inputs[-4:])
+    gy, x, weight, _, _, correct, *options = inputs
+    *options, bias, y, ctx.has_residual, act, slope = options
+    ctx.save_for_backward(gy, x, weight, correct, bias, y)
+    ctx.options, ctx.act = Options(*options), Activation(act, slope) if act else None
 
 
 def _second_derivative(ctx: Any, *upstream: Tensor) -> Any:
     """By the definition, where mean and rstd are functions of x again."""
-    gy, x, weight, correct = ctx.saved_tensors
+    gy, x, weight, correct, bias, y = ctx.saved_tensors
     correct = correct if correct.numel() else None
     again = torch.is_grad_enabled()  # whether somebody wants to differentiate once more
     with torch.enable_grad():
-        part, eps = ctx.options.partition(x), ctx.options.eps
-        first = definition.gradients(gy, x, part, weight, eps, correct)
+        part, eps, gu = ctx.options.partition(x), ctx.options.eps, gy
+        if ctx.act is not None:
+            known = y is not None and ctx.act.is_piecewise
+            u = y if known else activated.argument(x, part, weight, bias, eps, correct)
+            gu = ctx.act.gradient(gy, u).to(x.dtype)
+        first = definition.gradients(gu, x, part, weight, eps, correct)
         if weight is not None:
             first = first[0], first[1].to(weight.dtype), first[2].to(weight.dtype)
-        wanted = [t for t in (gy, x, weight) if t is not None and t.requires_grad]
-        pairs = [(a, b) for a, b in zip(first, upstream, strict=True) if a.requires_grad]
+        inputs = gy, x, weight, bias
+        wanted = [t for t in inputs if t is not None and t.requires_grad]
+        results = (*first, gu if ctx.has_residual else x.new_empty(0))
+        pairs = [(a, b) for a, b in zip(results, upstream, strict=True) if a.requires_grad]
         found = torch.autograd.grad(
             [a for a, _ in pairs],
             wanted,
@@ -403,7 +524,8 @@ def _second_derivative(ctx: Any, *upstream: Tensor) -> Any:
             allow_unused=True,
         )
     of = {id(t): g for t, g in zip(wanted, found, strict=True)}
-    return *(of.get(id(t)) for t in (gy, x, weight)), *[None] * 7
+    of_gy, of_x, of_weight, of_bias = (of.get(id(t)) for t in inputs)
+    return of_gy, of_x, of_weight, *[None] * 7, of_bias, *[None] * 4
 
 
 def _register(name: str, kernel: Any, fake: Any, setup: Any, derivative: Any) -> None:
