@@ -51,7 +51,8 @@ class BatchGroupNormAct2d(BatchGroupNorm2d):
     a residual, it keeps that too. A batch keeps its input as before where the result would not be
     precise: if a weight is below 1e-3 (0.1 in bfloat16 and float16), absolutely or as a share of
     its bias; with ``renorm``; with a residual in bfloat16 or float16; outside of training mode; in
-    a compiled graph; and where the C core does not run. Such a gradient cannot be differentiated again.
+    a compiled graph; and where the C core does not run. Such a gradient cannot be differentiated
+    again.
 
     Arguments from ``num_features`` to ``dtype`` are those of timm's BatchNormAct2d with
     ``num_groups`` in second place. timm's models of such layers (EfficientNet, RegNet, ...) take a
