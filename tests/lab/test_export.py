@@ -272,14 +272,14 @@ def test_version_of_the_operators_and_metadata(run: Path, tmp_path: Path) -> Non
     assert len(json.loads(about["classes"])) == 10
 
 
-def test_machine_code_needs_a_compiler(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machine_code_needs_a_compiler(run: Path, tmp_path: Path) -> None:
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "cxx", (str(tmp_path / "no-compiler"),))
-    with pytest.raises(ValueError, match="compiled=True needs a C\\+\\+ compiler"):
+    # not by monkeypatch, which would remove the setting for all tests after this one
+    none: Any = config.patch({"cpp.cxx": (str(tmp_path / "no-compiler"),)})
+    with none, pytest.raises(ValueError, match="compiled=True needs a C\\+\\+ compiler"):
         export(run, tmp_path / "model.pt2", compiled=True)
+    assert config.cpp.cxx
 
 
 class Undecided(nn.Module):

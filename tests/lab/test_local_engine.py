@@ -30,8 +30,14 @@ def start(words: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "bgn_lab", *words],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=_hear_signals,
     )  # fmt: skip
+
+
+def _hear_signals() -> None:
+    """Those that a test suite in the background, or under nohup, was started to ignore."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def wait_for_training(out: Path, child: subprocess.Popen[str]) -> None:
