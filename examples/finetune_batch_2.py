@@ -84,9 +84,7 @@ METHODS: dict[str, Any] = {
     "BGN, G = 1 (the paper's)": lambda net: bgn.convert(net, batch_size=BATCH),
     "BGN, G = 8": lambda net: bgn.convert(net, num_groups=8),
     "BGN, N*S >= 512": lambda net: bgn.convert(net, num_groups=enough_instances(net, 512)),
-    "BN, renorm": lambda net: bgn.convert(
-        net, num_groups=lambda norm: norm.num_features, renorm=True
-    ),
+    "BN, renorm": lambda net: bgn.convert(net, num_groups="channels", renorm=True),
     "BGN, G = 1, renorm": lambda net: bgn.convert(net, batch_size=BATCH, renorm=True),
     "BGN, G = 8, renorm": lambda net: bgn.convert(net, num_groups=8, renorm=True),
 }

@@ -256,14 +256,17 @@ def test_what_is_missing_is_said() -> None:
     ):
         bgn.convert(network(nn.BatchNorm2d), num_groups=8, sample=(3, 16, 16))
     with pytest.raises(
-        ValueError, match="num_groups='Auto'; expected an int, 'paper', 'auto' or a function"
+        ValueError,
+        match="num_groups='Auto'; expected an int, 'paper', 'auto', 'channels' or a function",
     ):
         bgn.convert(network(nn.BatchNorm2d), num_groups="Auto", batch_size=2)
     with pytest.raises(ValueError, match="num_groups='Auto'; expected an int.* or 'auto'"):
         bgn.BatchGroupNorm2d(8, "Auto")
     with pytest.raises(TypeError, match="BatchGroupNorm2d: num_groups=None; expected an int"):
         bgn.BatchGroupNorm2d(8)
-    with pytest.raises(ValueError, match="num_groups='auto'; expected an int of at least 1$"):
+    with pytest.raises(
+        ValueError, match="num_groups='auto'; expected an int of at least 1, 'channels'$"
+    ):
         bgn.GeneralBatchGroupNorm2d(8, "auto")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="number of groups is still to be decided"):
         bgn.convert_sync(network())

@@ -429,7 +429,7 @@ def test_a_misspelled_word_is_told_the_right_ones(sample: Any) -> None:
             ValueError, match=rf"num_groups='{word}'.*'paper', 'auto'.*did you mean"
         ):
             bgn.convert(Residual(), num_groups=word, batch_size=2, sample=sample)
-    with pytest.raises(TypeError, match="'paper' and 'auto' are for 'bgn'"):
+    with pytest.raises(TypeError, match="'paper', 'auto' and 'channels' are for 'bgn'"):
         bgn.convert(Residual(), "gn", num_groups="auto", batch_size=2, sample=sample)
 
 
@@ -531,3 +531,19 @@ def test_a_layer_whose_groups_a_batch_decided_gets_those_that_are_asked_for(G: i
     bgn.convert(model, num_groups=G)
     assert (model[0].num_groups, model[0].running_mean.shape) == (G, (G,))
     assert_close(model(batch), before)
+
+
+def test_as_many_groups_as_channels() -> None:
+    """For renormalization of BN, by one word, whatever the layers' channels."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Conv2d(6, 4, 3), nn.BatchNorm2d(4)
+    )
+    x = torch.randn(2, 3, 8, 8)
+    for _ in range(3):
+        model(x)
+    expected = model.eval()(x)
+    bgn.convert(model, num_groups="channels", renorm=True)
+    assert [model[1].num_groups, model[3].num_groups] == [6, 4]
+    assert_close(model(x), expected)
+    layer = bgn.norm_layer("bgn", num_groups="channels")(12)
+    assert (layer.num_groups, bgn.BatchGroupNorm2d(5, "channels").num_groups) == (12, 5)

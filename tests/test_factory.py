@@ -125,9 +125,13 @@ def test_numpys_integers_are_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("word", ["Auto", "AUTO", "papers"])
 def test_a_misspelled_word_is_told_the_right_ones(word: str) -> None:
-    with pytest.raises(ValueError, match=f"num_groups='{word}'; .*'paper', 'auto'; did you mean"):
+    with pytest.raises(
+        ValueError, match=f"num_groups='{word}'; .*'paper', 'auto', 'channels'; did you mean"
+    ):
         bgn.norm_layer("bgn", num_groups=word)
-    with pytest.raises(TypeError, match=f"num_groups='{word}' .*'paper' and 'auto' are for 'bgn'"):
+    with pytest.raises(
+        TypeError, match=f"num_groups='{word}' .*'paper', 'auto' and 'channels' are for 'bgn'"
+    ):
         bgn.norm_layer("gn", num_groups=word)
 
 

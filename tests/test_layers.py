@@ -211,7 +211,7 @@ def test_layers_refuse(layer: nn.Module, shape: tuple[int, ...], words: str) -> 
         (
             lambda: bgn.BatchGroupNorm2d(4, "paper"),
             ValueError,
-            "num_groups='paper'; expected an int of at least 1 or 'auto'",
+            "num_groups='paper'; expected an int of at least 1, 'channels' or 'auto'",
         ),
         (lambda: bgn.BatchGroupNorm2d(4, 1, momentum=-1.0), ValueError, "momentum=-1.0"),
         (lambda: bgn.BatchGroupNorm2d(4, 1, momentum="0.1"), TypeError, "momentum='0.1'"),

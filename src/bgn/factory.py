@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bgn import checks, layers
-from bgn.groups import AUTO, PAPER, channel_pairs, paper_groups
+from bgn.groups import AUTO, CHANNELS, PAPER, channel_pairs, paper_groups
 from bgn.partition import Partition, channel_groups, slices
 from bgn.sync import SyncBatchGroupNorm
 
@@ -171,7 +171,7 @@ NORMALIZERS = {
                 3: layers.BatchGroupNorm3d,
             },
             arguments=_grouped,
-            words=(PAPER, AUTO),
+            words=(PAPER, AUTO, CHANNELS),
             extras=("batch_blocks", "renorm", "center"),
             also={SyncBatchGroupNorm: None},
         ),
@@ -198,9 +198,10 @@ def norm_layer(
         batch_size: the images that one process normalizes together, for the paper's number of
             groups (:func:`paper_groups`). Only ``bgn`` uses it; the other names accept and ignore
             it, so one call serves all names.
-        num_groups: an int; for ``bgn`` also ``"paper"`` or ``"auto"``. An int is used as given. By
-            default ``gbgn`` has 32 groups. So has ``gn``, if groups are then whole channels, two
-            or more of them; otherwise the next smaller number for which they are.
+        num_groups: an int; for ``bgn`` also ``"paper"``, ``"auto"`` or ``"channels"``, as many as
+            channels. An int is used as given. By default ``gbgn`` has 32 groups. So has ``gn``, if
+            groups are then whole channels, two or more of them; otherwise the next smaller number
+            for which they are.
         spatial: spatial dimensions of the inputs: 3 for volumes (N, C, D, H, W), 1 for sequences.
             GBGN and PN have 2 only.
         options: eps, momentum, affine and so on, for the layer.
@@ -240,7 +241,7 @@ def usual_groups(name: str, num_features: int) -> int | None:
 def requested_groups(
     name: str, num_groups: Any, batch_size: int | None, *, or_else: str = ""
 ) -> int | str | None:
-    """What ``num_groups`` and ``batch_size`` ask for: an int, ``"auto"``, or None for the default.
+    """What the arguments ask for: an int, ``"auto"`` or ``"channels"``, or None for the default.
 
     ``or_else`` says in errors what the caller accepts apart from an int and words.
     """
@@ -263,7 +264,7 @@ def requested_groups(
         takers = ", ".join(repr(n) for n, other in NORMALIZERS.items() if other.words)
         raise TypeError(
             f"num_groups={num_groups!r} is a str; expected a positive int for {name!r}"
-            f" ('{PAPER}' and '{AUTO}' are for {takers})"
+            f" ('{PAPER}', '{AUTO}' and '{CHANNELS}' are for {takers})"
         )
     if num_groups not in row.words:
         raise ValueError(

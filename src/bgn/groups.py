@@ -1,4 +1,4 @@
-"""How many groups a layer gets: the paper's schedule, ``"auto"``, and what fits a layer."""
+"""How many groups a layer gets: by a number or a word, the paper's schedule, what fits a layer."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ PAPER_SCHEDULE = {2: 1, 4: 2, 8: 16, 16: 64, 32: 128, 64: 256, 128: 512}
 
 AUTO = "auto"
 PAPER = "paper"
+CHANNELS = "channels"  # as many groups as channels, which is batch normalization
 ENOUGH = 16  # values per statistic: merging more channels cost accuracy (docs/which-g.md)
 
 

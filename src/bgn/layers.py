@@ -20,7 +20,7 @@ from bgn import checks, kernels
 from bgn import functional as F
 from bgn._fx import leaf as fx_leaf
 from bgn.activation import After
-from bgn.groups import AUTO, auto_groups, warn_of_one_image
+from bgn.groups import AUTO, CHANNELS, auto_groups, warn_of_one_image
 from bgn.loading import Explained
 from bgn.partition import (
     Partition,
@@ -95,7 +95,8 @@ class _BatchWideNorm(Explained, Renormalized, _NormBase):
         batch_blocks = checks.positive_int("batch_blocks", batch_blocks)
         checks.one_of("center", center, CENTERS)
         auto = num_groups == AUTO and self.cut is slices
-        num_groups = num_features if auto else self._checked_groups(num_groups)
+        per_channel = auto or num_groups == CHANNELS
+        num_groups = num_features if per_channel else self._checked_groups(num_groups)
         _check_center(center, num_features, num_groups)
         checks.eps(eps)
         checks.momentum(momentum)
@@ -116,7 +117,7 @@ class _BatchWideNorm(Explained, Renormalized, _NormBase):
 
     def _checked_groups(self, num_groups: Any) -> int:
         if isinstance(num_groups, str) or num_groups is None:
-            accepted = "an int of at least 1"
+            accepted = f"an int of at least 1, {CHANNELS!r}"
             if self.cut is slices:
                 accepted += f" or {AUTO!r} (or bgn.paper_groups(batch_size=...))"
             raise (TypeError if num_groups is None else ValueError)(

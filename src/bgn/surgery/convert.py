@@ -20,7 +20,15 @@ from bgn.factory import (
     requested_groups,
     usual_groups,
 )
-from bgn.groups import AUTO, PAPER, Groups, auto_groups, nearest_groups, warn_of_one_image
+from bgn.groups import (
+    AUTO,
+    CHANNELS,
+    PAPER,
+    Groups,
+    auto_groups,
+    nearest_groups,
+    warn_of_one_image,
+)
 from bgn.layers import CHANNEL, GROUP
 from bgn.renorm import wanted
 from bgn.surgery import problems
@@ -85,12 +93,13 @@ def convert(
         norm: the new normalizer, a name as in :func:`norm_layer`.
         batch_size: the images that one process normalizes together, for the paper's number of
             groups.
-        num_groups: an int, ``"paper"``, ``"auto"``, or a function of the layer that returns an int,
-            or None to leave the layer alone. The paper's number is replaced by the nearest that
-            keeps the output, see :func:`nearest_groups`. ``"auto"`` is :func:`auto_groups` of what
-            reaches the layer; it needs ``batch_size`` and ``sample``. GN has 32 groups by default,
-            and fewer on narrow layers, so that groups have at least two channels. A function may
-            not split channels between the groups of GN; an int is used as given.
+        num_groups: an int, ``"paper"``, ``"auto"``, ``"channels"``, or a function of the layer that
+            returns an int, or None to leave the layer alone. The paper's number is replaced by the
+            nearest that keeps the output, see :func:`nearest_groups`. ``"auto"`` is
+            :func:`auto_groups` of what reaches the layer; it needs ``batch_size`` and ``sample``.
+            ``"channels"`` is a group per channel, which is BN: for ``renorm``. GN has 32 groups by
+            default, and fewer on narrow layers, so that groups have at least two channels. A
+            function may not split channels between the groups of GN; an int is used as given.
         sample: for ``"auto"``: (C, H, W) of one image without the batch dimension, or a batch for
             the model, of any size; see :func:`describe`. The model is run once in eval mode.
         optimizer: its state is carried over to the changed parameters. Parameters stay the same
@@ -235,6 +244,8 @@ def _groups_of(
             return None if G is None else checks.positive_int(f"num_groups(layer) for {layer}", G)
 
         return own
+    if asked == CHANNELS:
+        return lambda _, C: C
     return lambda _, C: asked if asked is not None else usual_groups(row.name, C)
 
 
