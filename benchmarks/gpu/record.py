@@ -17,6 +17,7 @@ from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 from bgn import kernels
+from bgn.activation import Activation, After
 from bgn.kernels import triton
 from bgn.kernels.plans import Cut
 from bgn.kernels.triton import calls
@@ -69,6 +70,9 @@ class Call:
     channels_last: bool = False
     positional: bool = False
     cut: Cut = slices
+    act: str = ""
+    """What follows the normalizer."""
+    residual: bool = False
 
     def plan(self, x: Tensor) -> kernels.Plan:
         """The plan of the feature map."""
@@ -95,19 +99,23 @@ def launches(call: Call, processors: int) -> tuple[list[Launched], list[Launched
     if not call.positional and call.B == 1:
         mean, var = torch.empty(2, plan.part.G, device="meta")
         running = Running(mean, var, 0.1, torch.empty((), dtype=torch.int64, device="meta"))
-    needs = True, True, True
+    needs, after, followed = (True, True, True), None, calls.NOTHING
+    if call.act:
+        after = After(Activation(call.act), torch.empty_like(x) if call.residual else None)
+        own = (x, torch.empty_like(x)) if call.residual else ()  # the output, room for a gradient
+        followed = calls.Followed(*calls.act_of(after), None if own else bias, *own)
     plan.launches.clear()
     with recorded(processors) as found:
         stats: Any = None
         if call.positional:
             calls.positional_forward(x, plan, weight, bias, 1e-5)
         else:
-            _, stats = triton.forward(x, weight, bias, plan, 1e-5, running)
+            _, stats = triton.forward(x, weight, bias, plan, 1e-5, running, None, after)
     with recorded(processors) as back:
         if call.positional:
             calls.positional_backward(x, x, weight, plan, 1e-5, needs, torch.float32)
         else:
-            triton.backward(x, x, weight, plan, stats, 1e-5, needs, torch.float32)
+            triton.backward(x, x, weight, plan, stats, 1e-5, needs, torch.float32, followed)
     plan.launches.clear()
     return found, back
 

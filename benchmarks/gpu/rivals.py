@@ -55,6 +55,8 @@ def _liger(C: int, _: int) -> nn.Module:
 LAYERS = (
     Rival("bgn", lambda C, G: bgn.BatchGroupNorm2d(C, G)),
     Rival("bgn, aten", lambda C, G: bgn.BatchGroupNorm2d(C, G), lambda: kernels.use("aten")),
+    Rival("bgn, ReLU", lambda C, G: bgn.BatchGroupNormAct2d(C, G, act="relu")),
+    Rival("nn.BatchNorm2d, nn.ReLU", lambda C, _: nn.Sequential(nn.BatchNorm2d(C), nn.ReLU(True))),
     Rival("bgn GN(32)", lambda C, _: bgn.GroupNorm(32, C), by_32=True),
     Rival("bgn IN", lambda C, _: bgn.GroupNorm(C, C)),
     Rival("nn.BatchNorm2d, cuDNN", lambda C, _: nn.BatchNorm2d(C)),

@@ -44,6 +44,7 @@ PAIRS = (
     ("bgn", "nn.BatchNorm2d, native"),
     ("bgn", "bgn, aten"),
     ("bgn", "floor"),
+    ("bgn, ReLU", "nn.BatchNorm2d, nn.ReLU"),
     ("bgn GN(32)", "nn.GroupNorm(32)"),
     ("bgn GN(32)", "apex GN(32)"),
     ("bgn GN(32)", "Liger GN(32)"),

@@ -43,8 +43,8 @@ class BatchGroupNormAct2d(BatchGroupNorm2d):
 
     ``act`` is ``"relu"``, ``"leaky_relu"`` (with ``negative_slope``), ``"silu"``, ``"hardswish"``
     or ``"identity"``. ``residual``, of the input's shape, is added before it, in the same pass for
-    relu, leaky_relu and identity. Where the C core does not run (GPUs, transforms, other devices),
-    the normalizer is followed by torch's operators, with the same result.
+    relu, leaky_relu and identity. Where neither the C core nor the GPU core runs (transforms, other
+    devices), the normalizer is followed by torch's operators, with the same result.
 
     ``save="output"``, for leaky_relu with a slope above 0 and for identity: the backward pass keeps
     the output, which the next convolution keeps anyway, and computes the input again from it; with

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bgn import kernels
+from bgn.activation import After
 from bgn.kernels import plans, triton
 from bgn.kernels.triton import launch
 from bgn.partition import Partition
@@ -57,18 +58,22 @@ def step(
     running: Running | None = None,
     given: tuple[Tensor, Tensor] | None = None,
     reference: Reference | None = None,
+    after: After | None = None,
 ) -> tuple[dict[str, Tensor], str]:
     """Output, gradients and running statistics of one step, and the module of its node."""
-    leaves = [None if t is None else t.detach().requires_grad_() for t in (x, *affine)]
+    residual = None if after is None else after.residual
+    leaves = [None if t is None else t.detach().requires_grad_() for t in (x, *affine, residual)]
+    if after is not None:
+        after = After(after.act, leaves[3])
     plan = kernel_calls.plan(leaves[0], part)
     with kernels.use(backend):
         if given is None:
-            y = kernels.normalize(leaves[0], plan, *leaves[1:], EPS, running, reference)
+            y = kernels.normalize(leaves[0], plan, *leaves[1:3], EPS, running, reference, after)
         else:
-            y = kernels.normalize_with(leaves[0], plan, *given, *leaves[1:], EPS)
+            y = kernels.normalize_with(leaves[0], plan, *given, *leaves[1:3], EPS, after)
         y.backward(gy)
     found = {"y": y.detach()}
-    for name, leaf in zip(("gx", "gw", "gb"), leaves, strict=True):
+    for name, leaf in zip(("gx", "gw", "gb", "gr"), leaves, strict=True):
         if leaf is not None:
             found[name] = leaf.grad
     if running is not None:

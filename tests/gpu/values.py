@@ -13,6 +13,7 @@ from torch import Tensor
 
 import bgn
 from bgn import kernels
+from bgn.activation import Activation, After
 from bgn.kernels import definition, graph, sweeps, triton
 from bgn.kernels.triton.launch import COLUMNS, FEATURES, RUNS
 from bgn.partition import Partition, channel_groups, slices
@@ -156,6 +157,45 @@ def test_every_walk_is_the_definitions(
 
 
 @seed(0)
+@settings(max_examples=EXAMPLES)
+@given(
+    feature_maps(),
+    st.sampled_from(["relu", "leaky_relu", "silu", "hardswish", "identity"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_what_follows_is_torchs(
+    case: dict[str, Any], name: str, with_residual: bool, training: bool
+) -> None:
+    """A residual and an activation in the same kernels, forward and backward."""
+    part, dtype = case["part"], case["dtype"]
+    if part.smallest_count < 4:
+        return  # a difference of large numbers
+    act = Activation(name, 0.2)
+    given_ = None
+    if not training:
+        part = Partition(part.N, part.C, part.P, 1, part.G, part.whole_channels)
+        given_ = torch.randn(part.G) + 3, torch.rand(part.G) + 0.5
+    x, r, gy = (numbers(case["shape"], dtype, case["last"]) for _ in range(3))
+    residual = r - 3 if with_residual and act.is_piecewise else None
+    affine = parameters(case["affine"], part.C, dtype)
+    running, moved = running_of(case["running"] if training else "none", part.G)
+    references: list[Any] = [None, None]
+    if case["reference"] != "none" and running is not None and moved is not None:
+        references = [Reference(one.mean, one.var, 1.5, 0.7, 0.7) for one in (running, moved)]
+    with tiles(*case["tiles"]):
+        ours, node = step(
+            "triton", x, part, affine, gy, running, given_, references[0], After(act, residual)
+        )
+    exact, _ = step(
+        "definition", double(x), part, double(affine), double(gy), moved, double(given_),
+        references[1], After(act, double(residual)),
+    )  # fmt: skip
+    assert node == "triton"
+    assert_same(ours, exact, dtype)
+
+
+@seed(0)
 @settings(max_examples=EXAMPLES // 2)
 @given(feature_maps())
 def test_eval_mode_is_the_definitions(case: dict[str, Any]) -> None:
@@ -261,7 +301,8 @@ def test_write_adds_a_residual_and_applies_relu(relu: bool, last: bool) -> None:
     mean, rstd = torch.randn(1, 3), torch.rand(1, 3)
     with tiles(64, 0), kernels.use("triton"):
         plan = kernel_calls.plan(x, part)
-        y = kernels.write(x, plan, mean, rstd, weight, bias, relu=relu, residual=residual)
+        after = After(Activation("relu" if relu else "identity"), residual)
+        y = kernels.write(x, plan, mean, rstd, weight, bias, after)
     right = definition.write(x, part, mean, rstd, weight, bias) + residual
     torch.testing.assert_close(y, right.relu() if relu else right, rtol=1e-5, atol=1e-5)
 
@@ -278,7 +319,8 @@ def test_a_whole_forward_adds_a_residual_and_applies_relu(G: int, last: bool, fu
     with tiles(64, fused):
         plan = kernel_calls.plan(x, part)
         assert (triton.launch_of(plan, 4).fused is not None) == (fused > 0 and G != 7)
-        y, _ = triton.forward(x, *affine, plan, EPS, None, None, True, residual)
+        after = After(Activation("relu"), residual)
+        y, _ = triton.forward(x, *affine, plan, EPS, None, None, after)
     exact = definition.normalize(double(x), part, *double(affine), EPS) + double(residual)
     assert y[0, 0, 0, 0].isnan()
     torch.testing.assert_close(

@@ -190,8 +190,10 @@ def normalize_with(
 
 
 def _with_activation(x: Tensor, plan: Plan, *arguments: Any) -> Tensor | None:
-    """What :func:`bgn.kernels.activated.run` gives; None where the C core is not at work."""
+    """The output of the C core or the GPU core; None where neither is at work."""
     y = activated.run(x, plan, *arguments) if backends.active.core and plan.kept else None
+    if y is None and x.device.type in backends.active.triton:
+        y = triton.run(x, plan, *arguments)
     if y is None:
         refuse_freed(residual=arguments[-1].residual)
     return y

@@ -20,6 +20,7 @@ not, x is kept.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import addressof
 from typing import Any, NamedTuple
 
@@ -239,8 +240,11 @@ def argument(
     bias: Tensor | None,
     eps: float,
     correct: Tensor | None,
+    given: Sequence[Tensor] = (),
 ) -> Tensor:
     """The argument of the activation without a residual, as a differentiable function of x."""
+    if given:
+        return definition.normalize_with(x, part, given[0], given[1], weight, bias, eps)
     of = definition.moments(x, part)
     rstd = torch.rsqrt(of.var + eps)
     return definition.write(x, part, of.mean, rstd, weight, bias, correct)
@@ -263,12 +267,8 @@ def _by_definition(
         if x is None:
             assert y is not None
             x = _inverted(y, residual, weight, bias, ctx, stats)
-        if act.is_piecewise and y is not None:
-            u = y
-        elif given:
-            u = definition.normalize_with(x, part, given[0], given[1], weight, bias, eps)
-        else:
-            u = argument(x, part, weight, bias, eps, correct)
+        known = y if act.is_piecewise else None
+        u = argument(x, part, weight, bias, eps, correct, given) if known is None else known
         gu = act.gradient(gy, u).to(x.dtype)
     found = fallback.gradients(gu, x, part, given, correct, weight, eps, affine, tuple(needs[:3]))
     return *found, gu if needs[3] else None

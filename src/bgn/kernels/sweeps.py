@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bgn import checks
+from bgn.activation import After
 from bgn.kernels import aten, backends, cpu, definition, triton
 from bgn.kernels.eligible import refuse_freed
 from bgn.kernels.plans import Plan, channel_plan
@@ -66,24 +67,23 @@ def write(
     rstd: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    relu: bool = False,
-    residual: Tensor | None = None,
+    after: After | None = None,
 ) -> Tensor:
-    """y = (x - mean) * rstd * weight + bias, with (B, G) statistics.
+    """y = (x - mean) * rstd * weight + bias, with (B, G) statistics, and what follows.
 
-    A residual is added, and a ReLU applied, where they are asked for: in the same sweep on GPUs.
+    That is in the same sweep on GPUs.
     """
+    residual = None if after is None else after.residual
     recorded = _is_recorded(x, weight, bias, residual)
     kernel = None if recorded else kernel_for(x, plan, weight, bias)
     y: Tensor
     if kernel is None or not _are_readable(mean, rstd, x, plan, kernel):
         y = definition.write(x, plan.part, mean, rstd, weight, bias)
     elif kernel is triton and triton.is_readable_as(residual, x, plan):
-        return triton.write(x, plan, mean, rstd, weight, bias, relu, residual)
+        return triton.write(x, plan, mean, rstd, weight, bias, after)
     else:
         y = kernel.write(x, plan, mean, rstd, weight, bias)
-    y = y if residual is None else y + residual
-    return y.relu() if relu else y
+    return y if after is None else after(y)
 
 
 def products(

@@ -1,7 +1,7 @@
 """The GPU core: the four sweeps in Triton, for CUDA and ROCm.
 
 :mod:`~bgn.kernels.triton.launch` decides how a shape is cut into programs, in plain numbers.
-``sweeps``, ``merge``, ``fused`` and ``positional`` are the kernels, and
+``sweeps``, ``merge``, ``fused`` and ``positional`` are the kernels, ``follow`` has activations, and
 :mod:`~bgn.kernels.triton.calls` calls them. :mod:`~bgn.kernels.triton.eligible` asks whether they
 may read the tensors, :mod:`~bgn.kernels.triton.node` is what autograd sees, and
 :mod:`~bgn.kernels.triton.single` has the sweeps on their own. Triton is imported when the first

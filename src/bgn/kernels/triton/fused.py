@@ -8,6 +8,7 @@ group. See ``launch.Fused``. L and W are counted in Q elements, as in ``sweeps``
 import triton
 import triton.language as tl
 
+from bgn.kernels.triton.follow import activate, derivative, steepness
 from bgn.kernels.triton.merge import clip, move
 from bgn.kernels.triton.tiles import big
 
@@ -90,14 +91,44 @@ def corrections(
 
 
 @triton.jit
+def coefficients(
+    weight, bias, correct, BE, E, b, g, channel, here, inside,
+    GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr,
+    WEIGHT: tl.constexpr, BIAS: tl.constexpr, CORRECT: tl.constexpr,
+):  # fmt: skip
+    """Scale and shift of columns, or of groups by rows: the output is xhat * scale + shift."""
+    if COLUMNS:
+        scale = tl.full([V], 1.0, tl.float32)
+        shift = tl.zeros([V], tl.float32)
+    else:
+        scale = tl.full([GB, R], 1.0, tl.float32)
+        shift = tl.zeros([GB, R], tl.float32)
+    if WEIGHT:
+        scale = tl.load(weight + channel, mask=here, other=0.0).to(tl.float32)
+    if CORRECT:
+        at = correct + big(b, b) * E + g
+        factor = tl.load(at, mask=inside, other=0.0)
+        d = tl.load(at + BE, mask=inside, other=0.0)
+        if COLUMNS:
+            shift = scale * spread(d, GB, S, V)
+            scale = scale * spread(factor, GB, S, V)
+        else:
+            shift = scale * d[:, None]
+            scale = scale * factor[:, None]
+    if BIAS:
+        shift = shift + tl.load(bias + channel, mask=here, other=0.0).to(tl.float32)
+    return scale, shift
+
+
+@triton.jit
 def forward(
     x, y, residual, weight, bias, mean, rstd, running_mean, running_var, counter, momentum, eps,
-    reference_mean, reference_var, correct, r_max, d_max, share, BE, E, entries,
+    reference_mean, reference_var, correct, r_max, d_max, share, BE, E, entries, slope,
     C, P, G, n, k, own, L, W, count,
     GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr,
     Q: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, RUNNING: tl.constexpr,
     COUNTER: tl.constexpr, CUMULATIVE: tl.constexpr, PER_CHANNEL: tl.constexpr,
-    CORRECT: tl.constexpr, SHARE: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+    CORRECT: tl.constexpr, SHARE: tl.constexpr, RESIDUAL: tl.constexpr, ACT: tl.constexpr,
 ):  # fmt: skip
     """x -> y, and mean and rstd (B, G). Running statistics move where there is one block."""
     pid = tl.program_id(0)
@@ -158,22 +189,22 @@ def forward(
         v = (v - m[:, :, None]) * scale[:, :, None] + shift[:, :, None]
     if RESIDUAL:
         v += tl.load(residual + base + offset, mask=mask, other=0.0).to(tl.float32)
-    if RELU:
-        v = tl.where(v < 0, 0.0, v)  # NaN stays
+    v = activate(v, slope, ACT)
     tl.store(y + base + offset, v.to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def backward(
-    gy, x, gx, parts, sort, weight, mean, rstd, correct, E, slots,
+    gy, x, y, inner, gx, parts, sort, weight, bias, mean, rstd, correct, BE, E, slots, slope,
     C, P, G, n, k, own, L, W, count,
     GB: tl.constexpr, R: tl.constexpr, V: tl.constexpr, S: tl.constexpr, COLUMNS: tl.constexpr,
-    Q: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr, AFFINE: tl.constexpr,
-    INPUT: tl.constexpr,
+    Q: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, CORRECT: tl.constexpr,
+    AFFINE: tl.constexpr, INPUT: tl.constexpr, RESIDUAL: tl.constexpr, ACT: tl.constexpr,
 ):  # fmt: skip
     """gy and x -> gx, and with AFFINE sums of gy and gy * xhat of each cell.
 
-    Runs: (2, B, n, slots), of each sample. Columns: (2, B, 1, slots).
+    Runs: (2, B, n, slots), of each sample. Columns: (2, B, 1, slots). RESIDUAL and ACT: as in
+    ``sweeps.products``.
     """
     pid = tl.program_id(0)
     length, width = L * Q, W * Q
@@ -191,18 +222,36 @@ def backward(
     to = big(b, b) * G + g
     m = tl.load(mean + to, mask=inside, other=0.0)
     r = tl.load(rstd + to, mask=inside, other=0.0)
-    upstream = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32)
+    if ACT == 0:
+        upstream = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32)
     v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
     if COLUMNS:
         v = tl.where(mask, (v - spread(m, GB, S, V)[:, None]) * spread(r, GB, S, V)[:, None], 0.0)
-        plain = tl.sum(upstream, 1)
-        with_x = tl.sum(upstream * v, 1)
-        rho = tl.full([V], 1.0, tl.float32)
     else:
         v = tl.where(mask, (v - m[:, None, None]) * r[:, None, None], 0.0)
+    if ACT:
+        if RESIDUAL:
+            u = tl.load(y + base + offset, mask=mask, other=0.0).to(tl.float32)
+        else:
+            scale, shift = coefficients(
+                weight, bias, correct, BE, E, b, g, channel, here, inside,
+                GB, R, V, S, COLUMNS, WEIGHT, BIAS, CORRECT,
+            )  # fmt: skip
+            if COLUMNS:
+                u = steepness(v * scale[:, None] + shift[:, None], ACT)
+            else:
+                u = steepness(v * scale[:, :, None] + shift[:, :, None], ACT)
+        # behind what is computed from x alone: registers are scarce
+        upstream = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32)
+        upstream = derivative(upstream, u, slope, mask, ACT)
+        if RESIDUAL:
+            tl.store(inner + base + offset, upstream.to(inner.dtype.element_ty), mask=mask)
+    if COLUMNS:
+        plain = tl.sum(upstream, 1)
+        with_x = tl.sum(upstream * v, 1)
+    else:
         plain = tl.sum(upstream, 2)
         with_x = tl.sum(upstream * v, 2)
-        rho = tl.full([GB, R], 1.0, tl.float32)
     if AFFINE:
         if COLUMNS:
             at = parts + big(b, b) * slots + col
@@ -211,14 +260,10 @@ def backward(
         tl.store(at, plain, mask=here)
         tl.store(at + sort, with_x, mask=here)
     if INPUT:
-        if WEIGHT:
-            rho = tl.load(weight + channel, mask=here, other=0.0).to(tl.float32)
-        if CORRECT:
-            factor = tl.load(correct + big(b, b) * E + g, mask=inside, other=0.0)
-            if COLUMNS:
-                rho = rho * spread(factor, GB, S, V)
-            else:
-                rho = rho * factor[:, None]
+        rho, _ = coefficients(
+            weight, bias, correct, BE, E, b, g, channel, here, inside,
+            GB, R, V, S, COLUMNS, WEIGHT, False, CORRECT,
+        )  # fmt: skip
         plain = plain * rho
         with_x = with_x * rho
         if COLUMNS:

@@ -34,6 +34,7 @@ THREAD = 16  # elements of a tile per thread
 TILE = {4: 2048, 2: 4096}  # elements of a tile by bytes of an element: four or eight warps
 SMALLEST_TILE = 512
 BUSY = 4  # programs per multiprocessor that keep its memory pipes full
+MOST_WARPS = 16  # of a program; AMD's have 64 threads each
 LINE = 128  # bytes: what a row of a tile should at least cover
 ALIGNED = 16  # elements of 16 bytes, of the smallest dtype; what triton looks for
 SECTOR = 32  # bytes: the least that memory moves
@@ -225,7 +226,7 @@ def tile_of(
 
 def warps_of(elements: int) -> int:
     """Warps of a program with a tile of so many elements."""
-    return min(16, max(1, power_of_2(elements) // (32 * THREAD)))
+    return min(MOST_WARPS, max(1, power_of_2(elements) // (32 * THREAD)))
 
 
 def merge(results: int, most: int) -> Merge:

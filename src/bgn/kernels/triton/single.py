@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from bgn.activation import After
 from bgn.kernels import definition
 from bgn.kernels.plans import Plan
 from bgn.kernels.triton.installed import failed, is_of_triton, kernels
@@ -44,12 +45,6 @@ def _or_by(meaning: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P
     return decorate
 
 
-def finish(y: Tensor, relu: bool, residual: Tensor | None) -> Tensor:
-    """What a kernel that writes does last, by torch's operators."""
-    y = y if residual is None else y + residual
-    return y.relu() if relu else y
-
-
 def _write(
     x: Tensor,
     part: Partition,
@@ -57,10 +52,10 @@ def _write(
     rstd: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    relu: bool = False,
-    residual: Tensor | None = None,
+    after: After | None = None,
 ) -> Tensor:
-    return finish(definition.write(x, part, mean, rstd, weight, bias), relu, residual)
+    z = definition.write(x, part, mean, rstd, weight, bias)
+    return z if after is None else after(z)
 
 
 @_or_by(definition.moments)
@@ -82,16 +77,15 @@ def write(
     rstd: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    relu: bool = False,
-    residual: Tensor | None = None,
+    after: After | None = None,
 ) -> Tensor:
-    """See :func:`bgn.kernels.definition.write`; with a residual added, and a ReLU, if asked for."""
+    """See :func:`bgn.kernels.definition.write`; and what follows."""
     calls = kernels()
     x = x.contiguous(memory_format=plan.layout)
-    if residual is not None:
-        residual = residual.contiguous(memory_format=plan.layout)
+    if after is not None and after.residual is not None:
+        after = After(after.act, after.residual.contiguous(memory_format=plan.layout))
     stats = calls.Statistics(mean.contiguous(), rstd.contiguous())
-    y: Tensor = calls.write(x, plan, stats, weight, bias, 0.0, relu, residual)
+    y: Tensor = calls.write(x, plan, stats, weight, bias, 0.0, after)
     return y
 
 

@@ -10,6 +10,7 @@ step by step: the same input gives the same bits.
 import triton
 import triton.language as tl
 
+from bgn.kernels.triton.follow import activate, derivative, steepness
 from bgn.kernels.triton.tiles import cells, extents, place, step
 
 
@@ -120,15 +121,35 @@ def correction(correct, BE, b, E, channel, group, valid, PER_CHANNEL: tl.constex
 
 
 @triton.jit
+def coefficients(
+    weight, bias, r, correct, BE, b, E, channel, group, valid,
+    U: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr, CORRECT: tl.constexpr,
+):  # fmt: skip
+    """Scale and shift of the cells: the output is (x - mean) * scale + shift."""
+    scale = tl.zeros([U], tl.float32) + r
+    shift = tl.zeros([U], tl.float32)
+    if CORRECT:
+        factor, shift = correction(correct, BE, b, E, channel, group, valid, CORRECT == 2)
+        scale = scale * factor
+    if WEIGHT:
+        w = tl.load(weight + channel, mask=valid, other=0.0).to(tl.float32)
+        scale = scale * w
+        shift = shift * w
+    if BIAS:
+        shift = shift + tl.load(bias + channel, mask=valid, other=0.0).to(tl.float32)
+    return scale, shift
+
+
+@triton.jit
 def write(
-    x, y, residual, weight, bias, mean, rstd, correct, BE, E, eps,
+    x, y, residual, weight, bias, mean, rstd, correct, BE, E, eps, slope,
     C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
     Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr,
-    CORRECT: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+    CORRECT: tl.constexpr, RESIDUAL: tl.constexpr, ACT: tl.constexpr,
 ):  # fmt: skip
-    """x -> y = ((x - mean) * rstd * r + d) * weight + bias, plus a residual, through a ReLU.
+    """x -> y = act(((x - mean) * rstd * r + d) * weight + bias + residual); see ``follow``.
 
     CORRECT: 0 for none, 1 for r and d per group, 2 per channel. Begins where ``moments`` ended.
     """
@@ -138,20 +159,11 @@ def write(
         tile, C, P, G, K, k, length_of_cell, width, tiles,
         U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
     )  # fmt: skip
-    m, scale = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
+    m, r = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
     m = tl.zeros([U], tl.float32) + m
-    scale = tl.zeros([U], tl.float32) + scale
-    shift = tl.zeros([U], tl.float32)
-    if CORRECT:
-        r, d = correction(correct, BE, b, E, channel, group, valid, CORRECT == 2)
-        scale = scale * r
-        shift = d
-    if WEIGHT:
-        w = tl.load(weight + channel, mask=valid, other=0.0).to(tl.float32)
-        scale = scale * w
-        shift = shift * w
-    if BIAS:
-        shift = shift + tl.load(bias + channel, mask=valid, other=0.0).to(tl.float32)
+    scale, shift = coefficients(
+        weight, bias, r, correct, BE, b, E, channel, group, valid, U, WEIGHT, BIAS, CORRECT
+    )
     last = tl.minimum((t + 1) * steps, all_steps) - 1
     for i in range(0, last + 1 - t * steps):
         base, offset, mask, _left = step(
@@ -162,22 +174,25 @@ def write(
         v = (v - m[:, None]) * scale[:, None] + shift[:, None]
         if RESIDUAL:
             v += tl.load(residual + base + offset, mask=mask, other=0.0).to(tl.float32)
-        if RELU:
-            v = tl.where(v < 0, 0.0, v)  # NaN stays
+        v = activate(v, slope, ACT)
         tl.store(y + base + offset, v.to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def products(
-    gy, x, parts, of_tiles, sort, of_sort, weight, mean, rstd, correct, BE, E, eps,
+    gy, x, y, inner, parts, of_tiles, sort, of_sort, weight, bias, mean, rstd, correct, BE, E, eps,
+    slope,
     C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
-    Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr,
+    Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr,
+    CORRECT: tl.constexpr, RESIDUAL: tl.constexpr, ACT: tl.constexpr,
 ):  # fmt: skip
     """gy and x -> parts: sums of gy and of gy * xhat of each cell, (2, B, splits, slots).
 
-    ONE_GROUP: also of r * weight * gy and r * weight * gy * xhat of each tile.
+    ONE_GROUP: also of r * weight * gy and r * weight * gy * xhat of each tile. With ACT, gy is
+    that of the activation's output; what goes into it is kept in ``inner`` where there was a
+    RESIDUAL, whose gradient it is. Then the argument's sign is that of the output y.
     """
     tile, t, b = place(tl.program_id(0), tiles, splits)
     length_of_cell, width = extents(L, W, tile, Q, WIDE)
@@ -187,6 +202,10 @@ def products(
     )  # fmt: skip
     m, r = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
     m = tl.zeros([U], tl.float32) + m
+    if ACT and not RESIDUAL:
+        scale, shift = coefficients(
+            weight, bias, r, correct, BE, b, E, channel, group, valid, U, WEIGHT, BIAS, CORRECT
+        )
     of_gy = tl.zeros([U, V], tl.float32)  # summed over threads at the end
     of_product = tl.zeros([U, V], tl.float32)
     for s in range(t * steps, tl.minimum((t + 1) * steps, all_steps)):
@@ -195,9 +214,17 @@ def products(
             V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
         g = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32)
-        v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
+        v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32) - m[:, None]
+        if ACT:
+            if RESIDUAL:
+                u = tl.load(y + base + offset, mask=mask, other=0.0).to(tl.float32)
+            else:
+                u = steepness(v * scale[:, None] + shift[:, None], ACT)
+            g = derivative(g, u, slope, mask, ACT)
+            if RESIDUAL:
+                tl.store(inner + base + offset, g.to(inner.dtype.element_ty), mask=mask)
         of_gy += g
-        of_product += g * tl.where(mask, v - m[:, None], 0.0)
+        of_product += g * tl.where(mask, v, 0.0)
     plain = tl.sum(of_gy, 1)
     with_x = tl.sum(of_product, 1) * r
     row = b.to(tl.int64) * splits + t
@@ -219,16 +246,17 @@ def products(
 
 @triton.jit
 def write_gradient(
-    gy, x, gx, weight, mean, rstd, correct, means, BE, BG, E, eps,
+    gy, x, gx, weight, bias, mean, rstd, correct, means, BE, BG, E, eps, slope,
     C, P, G, K, n, k, L, W, per_run, slots, tiles, splits, steps, all_steps,
     U: tl.constexpr, V: tl.constexpr, WALK: tl.constexpr, RAGGED: tl.constexpr, EVEN: tl.constexpr,
     SEGMENTED: tl.constexpr, SWAPPED: tl.constexpr, ONE_GROUP: tl.constexpr, WIDE: tl.constexpr,
-    Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, CORRECT: tl.constexpr,
-    MEANS: tl.constexpr,
+    Q: tl.constexpr, GIVEN: tl.constexpr, WEIGHT: tl.constexpr, BIAS: tl.constexpr,
+    CORRECT: tl.constexpr, MEANS: tl.constexpr, ACT: tl.constexpr,
 ):  # fmt: skip
     """gx = rstd * (g - means[0] - xhat * means[1]) with g = r * weight * gy; means are (2, B, G).
 
-    Without MEANS the statistics do not depend on x, and x is not read.
+    With ACT, gy is that of the activation's output. Without MEANS the statistics do not depend on
+    x; without ACT, too, x is not read.
     """
     tile, t, b = place(tl.num_programs(0) - 1 - tl.program_id(0), tiles, splits)
     length_of_cell, width = extents(L, W, tile, Q, WIDE)
@@ -237,27 +265,29 @@ def write_gradient(
         U, WALK, RAGGED, EVEN, SEGMENTED, SWAPPED, ONE_GROUP, WIDE,
     )  # fmt: skip
     m, r = statistics(mean, rstd, b, group, valid, G, eps, GIVEN, ONE_GROUP)
-    scale = tl.zeros([U], tl.float32) + r
-    shift = tl.zeros([U], tl.float32)
-    slope = tl.zeros([U], tl.float32)
+    first_mean = tl.zeros([U], tl.float32)
+    second_mean = tl.zeros([U], tl.float32)
     m = tl.zeros([U], tl.float32) + m
-    if WEIGHT:
-        scale = scale * tl.load(weight + channel, mask=valid, other=0.0).to(tl.float32)
-    if CORRECT:
-        factor, _ = correction(correct, BE, b, E, channel, group, valid, CORRECT == 2)
-        scale = scale * factor
+    scale, shift = coefficients(
+        weight, bias, r, correct, BE, b, E, channel, group, valid, U, WEIGHT, BIAS, CORRECT
+    )
     if MEANS:
         at = means + b.to(tl.int64) * G + group + tl.zeros([U], tl.int32)
-        shift = tl.load(at, mask=valid, other=0.0) * r
-        slope = tl.load(at + BG, mask=valid, other=0.0) * r * r
+        first_mean = tl.load(at, mask=valid, other=0.0) * r
+        second_mean = tl.load(at + BG, mask=valid, other=0.0) * r * r
     last = tl.minimum((t + 1) * steps, all_steps) - 1
     for i in range(0, last + 1 - t * steps):
         base, offset, mask, _left = step(
             last - i, b, n, P, length_of_cell, width, per_run, first, rel, length, valid, segment,
             V, WALK, RAGGED, SEGMENTED, WIDE,
         )  # fmt: skip
-        g = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32) * scale[:, None]
+        g = tl.load(gy + base + offset, mask=mask, other=0.0).to(tl.float32)
+        if MEANS or ACT:
+            v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32) - m[:, None]
+        if ACT:
+            u = steepness(v * scale[:, None] + shift[:, None], ACT)
+            g = derivative(g, u, slope, mask, ACT)
+        g = g * scale[:, None]
         if MEANS:
-            v = tl.load(x + base + offset, mask=mask, other=0.0).to(tl.float32)
-            g = g - shift[:, None] - (v - m[:, None]) * slope[:, None]
+            g = g - first_mean[:, None] - v * second_mean[:, None]
         tl.store(gx + base + offset, g.to(gx.dtype.element_ty), mask=mask)

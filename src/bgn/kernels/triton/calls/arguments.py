@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from bgn.activation import Activation, After
 from bgn.kernels.plans import Plan
+from bgn.kernels.triton import follow
 from bgn.kernels.triton.launch import Launch
 from bgn.kernels.triton.launch import launch_of as launch_on
 from bgn.renorm import Reference
@@ -53,6 +55,35 @@ class Statistics:
         self, mean: Tensor, rstd: Tensor, correct: Tensor | None = None, given: bool = False
     ) -> None:
         self.mean, self.rstd, self.correct, self.given = mean, rstd, correct, given
+
+
+class Followed(NamedTuple):
+    """What followed the normalizer, for its derivative."""
+
+    act: int = follow.NONE
+    slope: float = 0.0
+    bias: Tensor | None = None
+    y: Tensor | None = None
+    """The output, where a residual was added before the activation."""
+    inner: Tensor | None = None
+    """Where the gradient of that residual is to be written."""
+
+
+NOTHING = Followed()
+_NUMBERS = {
+    "relu": follow.RELU,
+    "leaky_relu": follow.LEAKY,
+    "silu": follow.SILU,
+    "hardswish": follow.HARDSWISH,
+}
+
+
+def act_of(after: After | Activation | None) -> tuple[int, float]:
+    """The number of an activation, and its slope."""
+    if after is None:
+        return follow.NONE, 0.0
+    act = after.act if isinstance(after, After) else after
+    return _NUMBERS.get(act.name, follow.NONE), act.slope
 
 
 def correct_kind(correct: Tensor | None, G: int) -> int:

@@ -7,13 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bgn.activation import After
 from bgn.kernels.fallback import Gradients
 from bgn.kernels.plans import Plan
 from bgn.kernels.triton import fused
 from bgn.kernels.triton import launch as launches
 from bgn.kernels.triton.calls.arguments import (
+    NOTHING,
     OPTIONS,
+    Followed,
     Statistics,
+    act_of,
     count_batch,
     entries_of,
     launch_of,
@@ -36,14 +40,15 @@ def forward_fused(
     eps: float,
     running: Running | None,
     reference: Reference | None,
-    relu: bool = False,
-    residual: Tensor | None = None,
+    after: After | None = None,
 ) -> tuple[Tensor, Statistics]:
-    """The output and its statistics by one kernel."""
+    """The output, after what follows, and the statistics by one kernel."""
     part, way = plan.part, launch_of(plan, x.device)
     assert way.fused is not None
     y, stats = torch.empty_like(x), new_statistics(x, plan)
     numbers, constants = fused_arguments(plan, way)
+    residual = None if after is None else after.residual
+    act, slope = act_of(after)
     with on(x.device):
         moved, moving = running_arguments(running)
         corrected, correcting, correct = reference_arguments(reference, plan, stats)
@@ -51,11 +56,11 @@ def forward_fused(
         per_channel = running is not None and len(running.mean) != part.G
         fused.forward[(way.fused.programs,)](
             x, y, residual, weight, bias, stats[0], stats[1], *moved, eps, *corrected,
-            part.B * E, E, -(-part.C // part.G) if per_channel else 1, *numbers,
+            part.B * E, E, -(-part.C // part.G) if per_channel else 1, slope, *numbers,
             **constants, **moving, **correcting,
             WEIGHT=weight is not None, BIAS=bias is not None,
             PER_CHANNEL=per_channel,
-            RESIDUAL=residual is not None, RELU=relu,
+            RESIDUAL=residual is not None, ACT=act,
         )  # fmt: skip
         count_batch(running)
     return y, Statistics(stats[0], stats[1], correct)
@@ -93,8 +98,12 @@ def backward_fused(
     stats: Statistics,
     needs: tuple[bool, ...],
     affine: torch.dtype,
+    followed: Followed = NOTHING,
 ) -> Gradients:
-    """The gradients by one kernel, and a small one for weight and bias."""
+    """The gradients by one kernel, and a small one for weight and bias.
+
+    That of a residual is written to ``followed.inner``.
+    """
     part, way = plan.part, launch_of(plan, x.device)
     assert way.fused is not None
     gx = torch.empty_like(x) if needs[0] else None
@@ -106,10 +115,12 @@ def backward_fused(
         if sums:
             parts = torch.empty(2 * sort, dtype=torch.float32, device=x.device)
         fused.backward[(way.fused.programs,)](
-            gy, x, gx, parts, sort, weight, stats.mean, stats.rstd, stats.correct, E, way.slots,
+            gy, x, followed.y, followed.inner, gx, parts, sort, weight, followed.bias, stats.mean,
+            stats.rstd, stats.correct, part.B * E, E, way.slots, followed.slope,
             *numbers, **constants,
-            WEIGHT=weight is not None, CORRECT=stats.correct is not None,
-            AFFINE=sums, INPUT=needs[0],
+            WEIGHT=weight is not None, BIAS=followed.bias is not None,
+            CORRECT=stats.correct is not None, AFFINE=sums, INPUT=needs[0],
+            RESIDUAL=followed.inner is not None, ACT=followed.act,
         )  # fmt: skip
     if parts is None:
         return gx, None, None

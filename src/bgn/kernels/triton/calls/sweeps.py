@@ -5,12 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bgn.activation import After
 from bgn.kernels.fallback import Gradients
 from bgn.kernels.plans import Plan
 from bgn.kernels.triton import launch as launches
 from bgn.kernels.triton import merge, sweeps
 from bgn.kernels.triton.calls.arguments import (
+    NOTHING,
+    Followed,
     Statistics,
+    act_of,
     correct_kind,
     count_batch,
     entries_of,
@@ -22,7 +26,7 @@ from bgn.kernels.triton.calls.arguments import (
     running_arguments,
     slots_of_groups,
 )
-from bgn.kernels.triton.launch import Launch
+from bgn.kernels.triton.launch import MOST_WARPS, Launch
 from bgn.renorm import Reference
 from bgn.running import Running
 
@@ -70,21 +74,22 @@ def write(
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float = 0.0,
-    relu: bool = False,
-    residual: Tensor | None = None,
+    after: After | None = None,
 ) -> Tensor:
-    """The output, with a residual added and a ReLU where they are asked for."""
+    """The output, after what follows."""
     part, way = plan.part, launch_of(plan, x.device)
+    residual = None if after is None else after.residual
+    act, slope = act_of(after)
     numbers, constants = geometry(plan, way)
     y = torch.empty_like(x)
     E = entries_of(stats.correct)
     with on(x.device):
         sweeps.write[(way.programs,)](
             x, y, residual, weight, bias, stats.mean, stats.rstd, stats.correct, part.B * E, E, eps,
-            *numbers, **constants,
+            slope, *numbers, **constants,
             GIVEN=stats.given, WEIGHT=weight is not None, BIAS=bias is not None,
             CORRECT=correct_kind(stats.correct, part.G),
-            RESIDUAL=residual is not None, RELU=relu,
+            RESIDUAL=residual is not None, ACT=act,
         )  # fmt: skip
     return y
 
@@ -133,8 +138,12 @@ def products(
     needs: tuple[bool, ...],
     affine: torch.dtype,
     divide: bool = True,
+    followed: Followed = NOTHING,
 ) -> Gradients:
-    """Means of g and of g * xhat, (2, B, G), and the gradients of weight and bias."""
+    """Means of g and of g * xhat, (2, B, G), and the gradients of weight and bias.
+
+    That of a residual is written to ``followed.inner``.
+    """
     part, way = plan.part, launch_of(plan, x.device)
     sort, of_sort = (part.B * way.splits * row for row in (way.slots, way.tiles))
     parts = torch.empty(2 * sort, dtype=torch.float32, device=x.device)
@@ -142,13 +151,17 @@ def products(
     if way.one_group:
         of_tiles = torch.empty(2 * of_sort, dtype=torch.float32, device=x.device)
     numbers, constants = geometry(plan, way)
+    if followed.act:  # registers are scarce: fewer elements for each thread
+        constants["num_warps"] = min(2 * way.warps, MOST_WARPS)
     E = entries_of(stats.correct)
     with on(x.device):
         sweeps.products[(way.programs,)](
-            gy, x, parts, of_tiles, sort, of_sort, weight, stats.mean, stats.rstd, stats.correct,
-            part.B * E, E, eps, *numbers, **constants,
-            GIVEN=stats.given, WEIGHT=weight is not None,
+            gy, x, followed.y, followed.inner, parts, of_tiles, sort, of_sort, weight,
+            followed.bias, stats.mean, stats.rstd, stats.correct, part.B * E, E, eps,
+            followed.slope, *numbers, **constants,
+            GIVEN=stats.given, WEIGHT=weight is not None, BIAS=followed.bias is not None,
             CORRECT=correct_kind(stats.correct, part.G),
+            RESIDUAL=followed.inner is not None, ACT=followed.act,
         )  # fmt: skip
     return merge_products(
         parts, of_tiles, plan, way, way.channels, way.splits, weight, stats, needs, affine, divide
@@ -163,17 +176,19 @@ def write_gradient(
     stats: Statistics,
     means: Tensor | None,
     eps: float = 0.0,
+    followed: Followed = NOTHING,
 ) -> Tensor:
-    """The gradient of x; without means, statistics do not depend on x, which is not read."""
+    """The gradient of x; without means, the statistics do not depend on x."""
     part, way = plan.part, launch_of(plan, x.device)
     gx = torch.empty_like(x)
     numbers, constants = geometry(plan, way)
     E = entries_of(stats.correct)
     with on(x.device):
         sweeps.write_gradient[(way.programs,)](
-            gy, x, gx, weight, stats.mean, stats.rstd, stats.correct, means,
-            part.B * E, part.B * part.G, E, eps, *numbers, **constants,
-            GIVEN=stats.given, WEIGHT=weight is not None,
+            gy, x, gx, weight, followed.bias, stats.mean, stats.rstd, stats.correct, means,
+            part.B * E, part.B * part.G, E, eps, followed.slope, *numbers, **constants,
+            GIVEN=stats.given, WEIGHT=weight is not None, BIAS=followed.bias is not None,
             CORRECT=correct_kind(stats.correct, part.G), MEANS=means is not None,
+            ACT=followed.act,
         )  # fmt: skip
     return gx
