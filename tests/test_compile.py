@@ -96,8 +96,17 @@ def test_a_training_step_is_one_node_forward_and_one_backward(name: str) -> None
 
 
 @pytest.mark.parametrize("act", ["relu", "leaky_relu", "silu", "hardswish", "identity"])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("renorm", [False, True])
+@pytest.mark.parametrize(
+    ("layout", "renorm"),
+    [
+        (torch.contiguous_format, False),
+        *(
+            pytest.param(layout, True, marks=pytest.mark.slow)
+            for layout in (torch.contiguous_format, torch.channels_last)
+        ),
+    ],
+    ids=str,
+)
 def test_a_fused_layer_is_equal_to_eager_mode(
     act: str, layout: torch.memory_format, renorm: bool
 ) -> None:

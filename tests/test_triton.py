@@ -45,7 +45,8 @@ def interpret(*arguments: str, **environment: str) -> None:
 
 @needs_triton
 def test_values_in_the_interpreter() -> None:
-    interpret("tests/gpu/values.py", "tests/gpu/addresses.py", BGN_GPU_EXAMPLES="3")
+    fast = "-m", "not slow"
+    interpret(*fast, "tests/gpu/values.py", "tests/gpu/addresses.py", BGN_GPU_EXAMPLES="3")
 
 
 @needs_triton

@@ -132,7 +132,9 @@ WALKS = [
 
 
 @pytest.mark.parametrize(("shape", "G", "B", "last", "special"), WALKS, ids=str)
-@pytest.mark.parametrize("elements", [16, 64, 2048])
+@pytest.mark.parametrize(
+    "elements", [64, *(pytest.param(n, marks=pytest.mark.slow) for n in (16, 2048))]
+)
 def test_every_walk_is_the_definitions(
     shape: tuple[int, ...], G: int, B: int, last: bool, special: dict[str, Any], elements: int
 ) -> None:
