@@ -165,3 +165,18 @@ def test_whatever_needs_a_gradient(name: str) -> None:
             return found
 
         compare(name, case)
+
+
+@pytest.mark.parametrize("act", ["relu", "identity"])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_gradient_of_a_residual_alone(act: str, training: bool) -> None:
+    x, r = torch.randn(2, 4, 8, 3, 3)
+    found = []
+    for backend in "triton", "definition":
+        layer = bgn.BatchGroupNormAct2d(8, 2, affine=False, act=act).train(training)
+        leaf = r.clone().requires_grad_()
+        with kernels.use(backend), tiles(64, 0):
+            y = layer(x, leaf)
+            y.sin().sum().backward()
+        found.append({"y": y.detach(), "gr": leaf.grad})
+    assert_same(*found, torch.float32)

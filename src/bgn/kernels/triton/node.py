@@ -263,7 +263,9 @@ def _by_kernels(
             followed = calls.Followed(*calls.act_of(ctx.act), None, y, inner)
         else:  # no sweep comes by
             inner = gy = ctx.act.gradient(gy, y)
-    found = backward(gy, x, weight, ctx.plan, stats, ctx.eps, needs[:3], ctx.affine, followed)
+    found: Gradients = None, None, None
+    if any(needs[:3]):
+        found = backward(gy, x, weight, ctx.plan, stats, ctx.eps, needs[:3], ctx.affine, followed)
     return *found, inner if needs[3] else None
 
 
