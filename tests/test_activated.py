@@ -400,20 +400,6 @@ def test_memory_freed_before_the_backward_pass_is_refused(save: str, which: str)
         y.backward(gy)
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("act", ["relu", "silu"])  # with a residual, silu is torch's own
-def test_a_residual_without_memory_is_refused(act: str, training: bool) -> None:
-    norm = bgn.BatchGroupNormAct2d(C, 2, act=act).train(training)
-    x = torch.randn(4, C, 16, 16)
-    residual = torch.randn_like(x)
-    residual.untyped_storage().resize_(0)
-    assert norm.running_mean is not None
-    before = norm.running_mean.clone()
-    with pytest.raises(RuntimeError, match="residual of shape .* has no memory"):
-        norm(x, residual)
-    assert torch.equal(norm.running_mean, before)
-
-
 @pytest.mark.parametrize("act", ["relu", "leaky_relu", "silu"])
 def test_the_output_may_be_changed_in_training_mode(act: str) -> None:
     norm = bgn.BatchGroupNormAct2d(C, 2, act=act)
@@ -423,6 +409,47 @@ def test_the_output_may_be_changed_in_training_mode(act: str) -> None:
         y = change(norm(x))
         found.append([y, *torch.autograd.grad(y.square().sum(), [x, *norm.parameters()])])
     for a, b in zip(*found, strict=True):
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"act": "silu"}, {"act_layer": nn.Tanh}, {"batch_blocks": 3}], ids=str
+)
+@pytest.mark.parametrize("wrong", ["freed", "shape"])
+def test_a_wrong_residual_is_refused_before_anything_moves(
+    options: dict[str, Any], wrong: str
+) -> None:
+    norm = bgn.BatchGroupNormAct2d(C, 2, **options)
+    x, residual = torch.randn(4, C, 64, 64), torch.randn(4, C, 64, 64)
+    if wrong == "freed":
+        residual.untyped_storage().resize_(0)
+    else:
+        residual = residual[:, :, 1:]
+    assert norm.running_mean is not None
+    before = norm.running_mean.clone()
+    with pytest.raises((RuntimeError, ValueError), match="residual .*shape"):
+        norm(x, residual)
+    assert torch.equal(norm.running_mean, before)
+    assert norm.num_batches_tracked == 0
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("with_residual", [True, False])
+def test_leaky_relu_may_have_a_negative_slope(training: bool, with_residual: bool) -> None:
+    """Then the output does not tell the argument's sign."""
+    norm = bgn.BatchGroupNormAct2d(C, 2, act="leaky_relu", negative_slope=-0.5).double()
+    plain = bgn.BatchGroupNorm2d(C, 2).double()
+    norm.train(training), plain.train(training)
+    x, r, gy = torch.randn(3, 4, C, 5, 5, dtype=torch.float64)
+    inputs = [x.requires_grad_(), r.requires_grad_()][: 1 + with_residual]
+    y = norm(*inputs)
+    z = plain(x) + r if with_residual else plain(x)
+    expected = nn.functional.leaky_relu(z, -0.5)
+    for a, b in zip(
+        grads(y, [*inputs, *norm.parameters()], gy),
+        grads(expected, [*inputs, *plain.parameters()], gy),
+        strict=True,
+    ):
         assert_close(a, b)
 
 

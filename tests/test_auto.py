@@ -264,9 +264,7 @@ def test_what_is_missing_is_said() -> None:
         bgn.BatchGroupNorm2d(8, "Auto")
     with pytest.raises(TypeError, match="BatchGroupNorm2d: num_groups=None; expected an int"):
         bgn.BatchGroupNorm2d(8)
-    with pytest.raises(
-        ValueError, match="num_groups='auto'; expected an int of at least 1, 'channels'$"
-    ):
+    with pytest.raises(ValueError, match="num_groups='auto'; expected an int of at least 1$"):
         bgn.GeneralBatchGroupNorm2d(8, "auto")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="number of groups is still to be decided"):
         bgn.convert_sync(network())

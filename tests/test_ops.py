@@ -262,6 +262,7 @@ def test_operators_refuse_activations_that_do_not_fit() -> None:
         ((x[:2], "relu", 0.0), r"residual is torch.float32 \(2, 6, 5, 7\); expected .* as x"),
         ((x.double(), "relu", 0.0), "residual is torch.float64"),
         ((x, "", 0.0), "residual without act"),
+        ((None, "leaky_relu", -0.5), "slope=-0.5 with act='leaky_relu'; expected at least 0"),
     ]:
         with pytest.raises(ValueError, match=words):
             torch.ops.bgn.normalize(x, None, None, *UNTRACKED, *options, *follows)
@@ -270,6 +271,8 @@ def test_operators_refuse_activations_that_do_not_fit() -> None:
     with pytest.raises(RuntimeError, match="dense tensors"):
         torch.ops.bgn.normalize(x, None, None, *UNTRACKED, *options, freed, "relu", 0.0)
     _, *saved = torch.ops.bgn.normalize(x, None, None, *UNTRACKED, *options, x, "relu", 0.0)
+    with pytest.raises(ValueError, match="residual without act"):
+        torch.ops.bgn.normalize_backward(x, x, None, *saved, *options, None, None, True, "", 0.0)
     with pytest.raises(ValueError, match="y is None; expected the output"):
         torch.ops.bgn.normalize_backward(
             x, x, None, *saved, *options, None, None, True, "relu", 0.0

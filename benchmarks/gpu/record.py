@@ -103,7 +103,7 @@ def launches(call: Call, processors: int) -> tuple[list[Launched], list[Launched
     if call.act:
         after = After(Activation(call.act), torch.empty_like(x) if call.residual else None)
         own = (x, torch.empty_like(x)) if call.residual else ()  # the output, room for a gradient
-        followed = calls.Followed(*calls.act_of(after), None if own else bias, *own)
+        followed = calls.Followed(*calls.act_of(after.act), None if own else bias, *own)
     plan.launches.clear()
     with recorded(processors) as found:
         stats: Any = None

@@ -58,20 +58,26 @@ class Traffic:
         return sum(self.passes) * bytes_of_x / device.bandwidth + sum(self.launches) * LAUNCH
 
 
-def of_plan(part: Partition, way: Launch, itemsize: int) -> Traffic:
-    """What a plan moves. The partial sums are float32, written once and read once."""
+def of_plan(part: Partition, way: Launch, itemsize: int, residual: bool = False) -> Traffic:
+    """What a plan moves. The partial sums are float32, written once and read once.
+
+    A residual before an activation is read, and the output and its gradient come by backward. An
+    activation alone moves nothing.
+    """
+    more = (1, 2) if residual else (0, 0)
     bytes_of_x = part.N * part.D * itemsize
     statistics = 2 * 4 * part.B * part.G / bytes_of_x
     if way.fused is not None:
         splits = part.block_size if way.walk == 0 else 1
         sums = 2 * 2 * 4 * part.B * splits * way.slots / bytes_of_x
-        return Traffic((2 + statistics, 3 + statistics + sums), (1, 2))
+        forward, backward = 2 + statistics, 3 + statistics + sums
+        return Traffic((forward + more[0], backward + more[1]), (1, 2))
     rows = part.B * way.splits
     of_moments = 3 * rows * (way.tiles if way.one_group else way.slots)
     of_products = 2 * rows * (way.slots + (way.tiles if way.one_group else 0))
     forward = 3 + 2 * 4 * of_moments / bytes_of_x + statistics
     backward = 5 + 2 * 4 * of_products / bytes_of_x + 2 * statistics
-    return Traffic((forward, backward), (3, 3))
+    return Traffic((forward + more[0], backward + more[1]), (3, 3))
 
 
 def of_positional(N: int, C: int, P: int, last: bool, itemsize: int, processors: int) -> Traffic:
@@ -94,6 +100,13 @@ class Row:
     part: Partition
     last: bool
     itemsize: int
+    residual: bool = False
+    """Whether one is added before an activation."""
+
+    @property
+    def floor(self) -> float:
+        """The least possible."""
+        return sum(FLOOR) + (3 if self.residual else 0)
 
 
 def rows() -> Iterable[Row]:
@@ -113,14 +126,16 @@ def rows() -> Iterable[Row]:
     yield Row("IN 8x256x3136", slices(8, 256, 3136, 256, 8), False, 4)
     yield Row("uneven groups: 8x64x1024, G = 7", slices(8, 64, 1024, 7), False, 4)
     yield Row("uneven, channels_last", slices(8, 64, 1024, 7), True, 4)
+    yield Row("2x256x56x56, G = 1, sum and ReLU", slices(2, 256, 3136, 1), False, 4, True)
+    yield Row("GN(32) 8x1024x196, sum and ReLU", slices(8, 1024, 196, 32, 8), False, 4, True)
     yield Row("one sample of 4e8 elements, G = 1", slices(1, 64, 6_250_000, 1), False, 4)
     yield Row("G = D: 64x64x64, G = 4096", slices(64, 64, 64, 4096), False, 4)
 
 
 def of_row(row: Row, device: Device) -> Traffic:
     """The traffic of a row on a device."""
-    return of_plan(row.part, launch(row.part, row.last, row.itemsize, device.processors),
-                   row.itemsize)  # fmt: skip
+    way = launch(row.part, row.last, row.itemsize, device.processors)
+    return of_plan(row.part, way, row.itemsize, row.residual)
 
 
 def table(roofline: bool = False) -> str:
@@ -141,7 +156,7 @@ def table(roofline: bool = False) -> str:
         size = row.part.N * row.part.D * row.itemsize
         cells = [
             row.name, f"{size / 1e6:.3g}", f"{own.passes[0]:.3g} + {own.passes[1]:.3g}",
-            f"{sum(own.passes) / sum(FLOOR):.2f}", f"{own.launches[0]} + {own.launches[1]}",
+            f"{sum(own.passes) / row.floor:.2f}", f"{own.launches[0]} + {own.launches[1]}",
             ", ".join(d.name for d in DEVICES if 2 * size <= d.cache) or "none",
         ]  # fmt: skip
         if roofline:

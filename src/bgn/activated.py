@@ -20,6 +20,7 @@ from bgn.activation import (
     module_of,
     refuse_not_invertible,
 )
+from bgn.kernels.eligible import refuse_freed
 from bgn.layers import GROUP, BatchGroupNorm2d
 from bgn.renorm import Renorm
 
@@ -131,6 +132,8 @@ class BatchGroupNormAct2d(BatchGroupNorm2d):
         alone = residual is None and self.save == INPUT
         if act is not None and not (alone and act.name == "identity"):
             return self._run(input, After(act, residual))
+        refuse_freed(residual=residual)
+        checks.residual(residual, input)
         output = drop(self._run(input, None))
         activated: Tensor = module(output if residual is None else output + residual)
         return activated

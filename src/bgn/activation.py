@@ -43,6 +43,11 @@ class Activation(NamedTuple):
         """The derivative left of 0 of a piecewise activation."""
         return {"relu": 0.0, "identity": 1.0}.get(self.name, self.slope)
 
+    @property
+    def keeps_sign(self) -> bool:
+        """Whether the output tells the argument's sign, where the derivative depends on it."""
+        return not self.is_piecewise or self.negative_slope >= 0
+
     def __call__(self, u: Tensor) -> Tensor:
         """The activation, as torch's operator."""
         if self.name == "relu":

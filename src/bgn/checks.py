@@ -95,6 +95,16 @@ def feature_map(input: Tensor) -> None:
         raise TypeError(f"input has dtype {input.dtype}; expected a floating-point dtype")
 
 
+def residual(value: Tensor | None, input: Tensor) -> None:
+    """Refuse a residual that cannot be added to the output."""
+    if value is None or torch.compiler.is_compiling():
+        return
+    pairs = zip(reversed(sizes(value)), reversed(sizes(input)), strict=False)
+    if any(a != b and 1 not in (a, b) for a, b in pairs):
+        own, expected = tuple(sizes(value)), tuple(sizes(input))
+        raise ValueError(f"residual has shape {own}; expected {expected}, as the input")
+
+
 def vector(name: str, value: Tensor | None, size: int, per: str) -> None:
     """Refuse a parameter or buffer whose shape is not (size,)."""
     if value is not None and (shape := sizes(value)) != (size,):

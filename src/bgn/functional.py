@@ -269,6 +269,8 @@ def in_blocks(
         plan = kernels.plan(cut, input, num_groups, batch_blocks)
         return batch_wide(input, plan, weight, bias, eps, running, None, reference, after)
     if after is not None:
+        refuse_freed(residual=after.residual)
+        checks.residual(after.residual, input)
         options = weight, bias, eps, running, first_block, reference
         return after(in_blocks(input, cut, num_groups, batch_blocks, *options))
     if not torch.compiler.is_compiling() and input.is_mkldnn:  # it cannot be sliced

@@ -95,7 +95,7 @@ class _BatchWideNorm(Explained, Renormalized, _NormBase):
         batch_blocks = checks.positive_int("batch_blocks", batch_blocks)
         checks.one_of("center", center, CENTERS)
         auto = num_groups == AUTO and self.cut is slices
-        per_channel = auto or num_groups == CHANNELS
+        per_channel = auto or (num_groups == CHANNELS and self.cut is slices)
         num_groups = num_features if per_channel else self._checked_groups(num_groups)
         _check_center(center, num_features, num_groups)
         checks.eps(eps)
@@ -117,9 +117,9 @@ class _BatchWideNorm(Explained, Renormalized, _NormBase):
 
     def _checked_groups(self, num_groups: Any) -> int:
         if isinstance(num_groups, str) or num_groups is None:
-            accepted = f"an int of at least 1, {CHANNELS!r}"
+            accepted = "an int of at least 1"
             if self.cut is slices:
-                accepted += f" or {AUTO!r} (or bgn.paper_groups(batch_size=...))"
+                accepted += f", {CHANNELS!r} or {AUTO!r} (or bgn.paper_groups(batch_size=...))"
             raise (TypeError if num_groups is None else ValueError)(
                 f"{type(self).__name__}: num_groups={num_groups!r}; expected {accepted}"
             )
@@ -315,9 +315,10 @@ class BatchGroupNorm2d(_BatchWideNorm):
     0.1 or None for a cumulative average, the unbiased variance in the running average,
     ``track_running_stats=False`` for batch statistics at test time too, ``bias=False``.
 
-    ``num_groups="auto"`` is decided by the first training batch that the layer sees, from its N, H
-    and W (:func:`bgn.auto_groups`). Such a layer keeps one running statistic per channel, equal
-    within a group, so its state_dict has the shapes of a BatchNorm2d.
+    ``num_groups="channels"`` is ``num_features``. ``"auto"`` is decided by the first training batch
+    that the layer sees, from its N, H and W (:func:`bgn.auto_groups`). Such a layer keeps one
+    running statistic per channel, equal within a group, so its state_dict has the shapes of a
+    BatchNorm2d.
 
     ``batch_blocks`` cuts a training batch into so many blocks of consecutive samples with
     statistics of their own: ceil(N / batch_blocks) samples each, fewer in the last block where that

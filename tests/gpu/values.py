@@ -173,15 +173,16 @@ def test_what_follows_is_torchs(
     part, dtype = case["part"], case["dtype"]
     if part.smallest_count < 4:
         return  # a difference of large numbers
-    act = Activation(name, 0.2)
-    given_ = None
+    act, given_ = Activation(name, 0.2), None
     if not training:
         part = Partition(part.N, part.C, part.P, 1, part.G, part.whole_channels)
         given_ = torch.randn(part.G) + 3, torch.rand(part.G) + 0.5
     x, r, gy = (numbers(case["shape"], dtype, case["last"]) for _ in range(3))
     residual = r - 3 if with_residual and act.is_piecewise else None
     affine = parameters(case["affine"], part.C, dtype)
-    running, moved = running_of(case["running"] if training else "none", part.G)
+    per_channel = case["per_channel"] and part.whole_channels and part.C % part.G == 0
+    entries = part.C if per_channel else part.G
+    running, moved = running_of(case["running"] if training else "none", entries)
     references: list[Any] = [None, None]
     if case["reference"] != "none" and running is not None and moved is not None:
         references = [Reference(one.mean, one.var, 1.5, 0.7, 0.7) for one in (running, moved)]

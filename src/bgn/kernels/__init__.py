@@ -80,7 +80,8 @@ def normalize(
     """Normalize with the statistics of x itself, and move the running ones towards them.
 
     With a reference, the output is corrected towards it (batch renormalization). ``after`` follows:
-    in the same sweeps on the C core, as torch's operators elsewhere.
+    in the same sweeps on the C core, the GPU core and in the compiled operator, as torch's
+    operators elsewhere.
     """
     if after is not None:
         y = _with_activation(x, plan, weight, bias, eps, running, None, reference, after)
@@ -190,12 +191,17 @@ def normalize_with(
 
 
 def _with_activation(x: Tensor, plan: Plan, *arguments: Any) -> Tensor | None:
-    """The output of the C core or the GPU core; None where neither is at work."""
-    y = activated.run(x, plan, *arguments) if backends.active.core and plan.kept else None
-    if y is None and x.device.type in backends.active.triton:
+    """The output of the C core or the GPU core; None, and nothing is changed, where neither is at
+    work."""
+    act, residual = arguments[-1]
+    y = None
+    if act.keeps_sign and backends.active.core and plan.kept:
+        y = activated.run(x, plan, *arguments)
+    if y is None and act.keeps_sign and x.device.type in backends.active.triton:
         y = triton.run(x, plan, *arguments)
-    if y is None:
-        refuse_freed(residual=arguments[-1].residual)
+    if y is None and residual is not None:
+        refuse_freed(residual=residual)
+        checks.residual(residual, x)
     return y
 
 

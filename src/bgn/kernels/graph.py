@@ -150,9 +150,13 @@ def normalize(
 def fuses(x: Tensor, after: After) -> bool:
     """Whether the operator takes what follows, too."""
     act, residual = after
-    return x.device.type == "cpu" and (
-        residual is None
-        or (act.is_piecewise and residual.dtype is x.dtype and residual.shape == x.shape)
+    return (
+        x.device.type == "cpu"
+        and act.keeps_sign
+        and (
+            residual is None
+            or (act.is_piecewise and residual.dtype is x.dtype and residual.shape == x.shape)
+        )
     )
 
 
@@ -256,7 +260,7 @@ def _normalize(
 ) -> tuple[Tensor, ...]:
     checks.feature_map(x)
     options = Options(B, G, whole_channels, eps)
-    follows = _activation(x, act, slope)
+    follows = _activation(x, act, slope, residual is not None)
     plan = None if x.numel() == 0 else options.plan(x)
     running = _running(x, options, running_mean, running_var, counter, momentum)
     if plan is None:  # an empty batch counts, and changes nothing else
@@ -281,10 +285,8 @@ def _normalize(
         return _like(x, y), own.mean, own.rstd, correct
     core, then = cpu.core_of(plan), None
     if follows is not None:
-        residual = _residual(residual, x, plan, follows)
+        residual = _residual(residual, x, plan)
         then = activated.structure(follows, residual)
-    elif residual is not None:
-        raise ValueError("residual without act; expected act='identity' for a sum alone")
     y, stats, correct = cpu.forward(readable, weight, bias, core, eps, running, reference, then)
     mean, _, rstd = torch.frombuffer(stats, dtype=core.statistics).view(3, options.B, options.G)
     if correct is None:
@@ -292,21 +294,26 @@ def _normalize(
     return _like(x, y), mean.clone(), rstd.clone(), correct
 
 
-def _activation(x: Tensor, act: str, slope: float) -> Activation | None:
+def _activation(x: Tensor, act: str, slope: float, residual: bool) -> Activation | None:
     """What follows, checked."""
     if not act:
+        if residual:
+            raise ValueError("residual without act; expected act='identity' for a sum alone")
         return None
     if _is_gpus(x):
         raise ValueError(f"act={act!r} for an x on {x.device}; expected '', or x on the CPU")
-    return activation.checked(act, slope)
+    found = activation.checked(act, slope)
+    if residual and not found.is_piecewise:
+        raise ValueError(f"residual with act={act!r}; expected relu, leaky_relu or identity")
+    if not found.keeps_sign:
+        raise ValueError(f"slope={slope} with act={act!r}; expected at least 0")
+    return found
 
 
-def _residual(residual: Tensor | None, x: Tensor, plan: Plan, act: Activation) -> Tensor | None:
+def _residual(residual: Tensor | None, x: Tensor, plan: Plan) -> Tensor | None:
     """A residual that C may read, in the plan's layout."""
     if residual is None:
         return None
-    if not act.is_piecewise:
-        raise ValueError(f"residual with act={act.name!r}; expected relu, leaky_relu or identity")
     if residual.shape != x.shape or residual.dtype is not x.dtype:
         told = f"residual is {residual.dtype} {tuple(residual.shape)}"
         raise ValueError(f"{told}; expected {x.dtype} {tuple(x.shape)}, as x")
@@ -378,8 +385,8 @@ def _normalize_backward(
     act: str = "",
     slope: float = 0.0,
 ) -> tuple[Tensor, ...]:
-    follows, maps = _activation(x, act, slope), {"gy": gy}
-    if residual and follows is not None:
+    follows, maps = _activation(x, act, slope, residual), {"gy": gy}
+    if residual:
         if y is None:
             raise ValueError("y is None; expected the output, for there was a residual")
         maps["y"] = y
@@ -474,7 +481,7 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     *options, residual, act, slope = inputs[-7:]
     y, mean, rstd, correct = output
     kept_bias = bias if act else None
-    kept_y = y if residual is not None else None
+    kept_y = None if residual is None else y
     ctx.save_for_backward(x, weight, mean, rstd, correct, kept_bias, kept_y)
     ctx.options, ctx.has_bias = Options(*options), bias is not None
     ctx.has_residual, ctx.act = residual is not None, (act, slope)

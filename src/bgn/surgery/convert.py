@@ -281,7 +281,7 @@ def _refuse_extras(row: Normalizer, options: dict[str, Any]) -> None:
             takers = ", ".join(n for n, other in NORMALIZERS.items() if name in other.extras)
             raise ValueError(
                 f"{name}={value!r} has no meaning for norm={row.name!r}; expected {neutral!r}, or"
-                f" one of {takers} (num_groups=lambda layer: layer.num_features is BN)"
+                f" one of {takers} (num_groups='channels' is BN)"
             )
         options.pop(name, None)
 

@@ -143,8 +143,7 @@ def _splits_channels(name: str, layer: nn.Module) -> Problem | None:
         f"num_groups={G} cuts channels, so the shift depends on the position; train with a"
         " num_groups that divides ",
         f"{C} channels",
-        ", or bgn.regroup(model, lambda layer: layer.num_features, exact=False) and"
-        " bgn.recalibrate it",
+        ", or bgn.regroup(model, 'channels', exact=False) and bgn.recalibrate it",
     )
 
 

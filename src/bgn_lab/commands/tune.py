@@ -290,7 +290,7 @@ def line(recipe: ClassificationRecipe, shape: tuple[int, ...], steps: int) -> st
         own += f", renorm=bgn.Renorm({r.r_max:g}, {r.d_max:g}, warmup={r.warmup})"
     own += ", standardize=True" if recipe.standardize else ""
     if recipe.norm == "bn" and recipe.renorm:
-        return f"model = bgn.convert(model, num_groups=lambda norm: norm.num_features{own}){rate}"
+        return f'model = bgn.convert(model, num_groups="channels"{own}){rate}'
     if recipe.norm == "bn":
         return f"{'model = bgn.standardize(model)' if own else 'torch.nn.BatchNorm2d'}{rate}"
     if recipe.norm != "bgn":

@@ -238,7 +238,9 @@ def _gradients(
             if u is None:
                 u = argument(x, plan.part, weight, bias, ctx.eps, correct, given)
             gu = ctx.act.gradient(gy, u).to(x.dtype)
-    found = fallback.gradients(gu, x, part, given, correct, weight, ctx.eps, affine, needs[:3])
+    found = None, None, None
+    if any(needs[:3]):
+        found = fallback.gradients(gu, x, part, given, correct, weight, ctx.eps, affine, needs[:3])
     return *found, gu if needs[3] else None
 
 

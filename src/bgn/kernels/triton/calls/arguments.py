@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bgn.activation import Activation, After
+from bgn.activation import Activation
 from bgn.kernels.plans import Plan
 from bgn.kernels.triton import follow
 from bgn.kernels.triton.launch import Launch
@@ -78,12 +78,9 @@ _NUMBERS = {
 }
 
 
-def act_of(after: After | Activation | None) -> tuple[int, float]:
+def act_of(act: Activation | None) -> tuple[int, float]:
     """The number of an activation, and its slope."""
-    if after is None:
-        return follow.NONE, 0.0
-    act = after.act if isinstance(after, After) else after
-    return _NUMBERS.get(act.name, follow.NONE), act.slope
+    return (follow.NONE, 0.0) if act is None else (_NUMBERS.get(act.name, follow.NONE), act.slope)
 
 
 def correct_kind(correct: Tensor | None, G: int) -> int:

@@ -47,8 +47,8 @@ def forward_fused(
     assert way.fused is not None
     y, stats = torch.empty_like(x), new_statistics(x, plan)
     numbers, constants = fused_arguments(plan, way)
-    residual = None if after is None else after.residual
-    act, slope = act_of(after)
+    act, residual = (None, None) if after is None else after
+    number, slope = act_of(act)
     with on(x.device):
         moved, moving = running_arguments(running)
         corrected, correcting, correct = reference_arguments(reference, plan, stats)
@@ -60,7 +60,7 @@ def forward_fused(
             **constants, **moving, **correcting,
             WEIGHT=weight is not None, BIAS=bias is not None,
             PER_CHANNEL=per_channel,
-            RESIDUAL=residual is not None, ACT=act,
+            RESIDUAL=residual is not None, ACT=number,
         )  # fmt: skip
         count_batch(running)
     return y, Statistics(stats[0], stats[1], correct)

@@ -26,7 +26,7 @@ from bgn.kernels.triton.calls.arguments import (
     running_arguments,
     slots_of_groups,
 )
-from bgn.kernels.triton.launch import MOST_WARPS, Launch
+from bgn.kernels.triton.launch import LANES, MOST_WARPS, VECTOR, Launch
 from bgn.renorm import Reference
 from bgn.running import Running
 
@@ -78,8 +78,8 @@ def write(
 ) -> Tensor:
     """The output, after what follows."""
     part, way = plan.part, launch_of(plan, x.device)
-    residual = None if after is None else after.residual
-    act, slope = act_of(after)
+    act, residual = (None, None) if after is None else after
+    number, slope = act_of(act)
     numbers, constants = geometry(plan, way)
     y = torch.empty_like(x)
     E = entries_of(stats.correct)
@@ -89,7 +89,7 @@ def write(
             slope, *numbers, **constants,
             GIVEN=stats.given, WEIGHT=weight is not None, BIAS=bias is not None,
             CORRECT=correct_kind(stats.correct, part.G),
-            RESIDUAL=residual is not None, ACT=act,
+            RESIDUAL=residual is not None, ACT=number,
         )  # fmt: skip
     return y
 
@@ -151,8 +151,10 @@ def products(
     if way.one_group:
         of_tiles = torch.empty(2 * of_sort, dtype=torch.float32, device=x.device)
     numbers, constants = geometry(plan, way)
-    if followed.act:  # registers are scarce: fewer elements for each thread
-        constants["num_warps"] = min(2 * way.warps, MOST_WARPS)
+    if followed.act:  # registers are scarce: fewer elements for each thread, but whole vectors
+        vectors = way.cells * way.along * x.itemsize // VECTOR
+        warps = min(2 * way.warps, MOST_WARPS, vectors // LANES)
+        constants["num_warps"] = max(way.warps, warps)
     E = entries_of(stats.correct)
     with on(x.device):
         sweeps.products[(way.programs,)](
