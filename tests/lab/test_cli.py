@@ -303,6 +303,7 @@ def test_out_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "is a file; expected a folder" in capsys.readouterr().err.replace("\n", " ")
 
 
+@pytest.mark.slow  # tests/lab/test_local_engine.py kills one in less time
 def test_a_process_that_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bgn_lab", "compare", *TINY, "--out", str(tmp_path)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

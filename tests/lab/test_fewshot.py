@@ -227,6 +227,7 @@ def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None
         replace(SMALL, **changes)
 
 
+@pytest.mark.slow
 def test_a_report_pairs_normalizers_episode_by_episode(tmp_path: Path) -> None:
     recipe = replace(
         SMALL, limit=400, epochs=2, batch_size=32, lr=0.02, schedule="constant", episodes=6

@@ -291,7 +291,10 @@ def test_pretrained_layers_renormalize_from_the_first_step(norm: str, tmp_path: 
             {"norm": "bgn+ws+renorm", "groups": 1},
             "convert(model, num_groups=1, renorm=bgn.Renorm(3, 5, warmup=100), standardize=True)",
         ),
-        ({"norm": "bn+renorm", "renorm_warmup": 7}, "features, renorm=bgn.Renorm(3, 5, warmup=7))"),
+        (
+            {"norm": "bn+renorm", "renorm_warmup": 7},
+            'num_groups="channels", renorm=bgn.Renorm(3, 5, warmup=7))',
+        ),
     ],
 )
 def test_the_line_of_bgn_tune(values: dict[str, Any], line: str) -> None:

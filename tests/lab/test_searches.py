@@ -86,7 +86,8 @@ def test_the_best_on_validation_images_is_chosen_even_if_it_is_worse_on_test_ima
     assert best([Candidate(0, "s0", None)]) is None
 
 
-@pytest.mark.parametrize("recipe", [DARTS, pytest.param(MANAS, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", [DARTS, MANAS])
 def test_searches_are_judged_without_test_images(
     recipe: SearchRecipe, tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

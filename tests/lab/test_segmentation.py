@@ -306,6 +306,7 @@ def test_recalibration_leaves_the_trained_network_alone(tmp_path: Path) -> None:
     assert "test_iou_recalibrated" not in of_samples.measures, "nothing to recalibrate"
 
 
+@pytest.mark.slow
 def test_a_report_of_several_runs(tmp_path: Path) -> None:
     for norm in ("bn", "bgn"):
         for size in (1, 2):

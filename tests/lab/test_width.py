@@ -64,6 +64,7 @@ def test_report_with_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     fits(capsys.readouterr().out.replace(str(tmp_path), ""), "78.5 ± 0.7", "+11.5 ± 6.4")
 
 
+@pytest.mark.slow
 def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", *TINY, "--norms", "bn", "bgn+ws", "--groups", "paper", "--seeds", "1"]
     assert cli.main([*words, "--out", str(tmp_path)]) == 0

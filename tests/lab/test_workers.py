@@ -325,7 +325,8 @@ def trained(pid: int) -> list[int]:
     return [int(word) for word in listed.stdout.split()]
 
 
-@pytest.mark.parametrize("how", ["--processes", pytest.param("torchrun", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["--processes", "torchrun"])
 def test_a_worker_that_is_killed(tmp_path: Path, how: str) -> None:
     """After SIGKILL in the second epoch, all begin again from the checkpoint.
 
@@ -420,7 +421,8 @@ def test_a_killed_run_of_images_in_folders_can_go_on_at_once(tmp_path: Path) -> 
             os.killpg(child.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
 def test_sigterm_leaves_a_checkpoint_and_a_code_to_requeue_on(
     tmp_path: Path, processes: int
 ) -> None:
