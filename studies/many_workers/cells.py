@@ -66,8 +66,14 @@ CELLS = {
 }
 
 
+ALONE = ("gn", "ln")
+"""Normalize each image by itself: where a step has 128 images, workers make no difference."""
+
+
 def recipe(cell: Cell, name: str, mini: Path) -> ClassificationRecipe:
-    """What a row trains in a cell, to the end."""
+    """What a row trains in a cell, to the end. Cells may share the runs of a row."""
+    if name.partition("+")[0] in ALONE and cell.workers is None:
+        cell = replace(cell, n=32)
     own = ClassificationRecipe(
         data="arrays" if cell.mini else "cifar10",
         root=mini if cell.mini else None,

@@ -14,6 +14,8 @@ from studies.many_workers.cells import CELLS, MOST_RATES, RATES, ROWS, row
 
 FIRST = "mini-2"
 """The cell in which all rows are trained."""
+CORE = ("bn", "bn+ws", "gn+ws", "bgn+ws, G = 8", "bgn+ws, G = 1", "bgn, G = 1", "bgn, G = 8", "gn")
+"""Rows of the first stage, out of which those that decide are chosen."""
 ALWAYS = ("bn", "bn+ws", "gn", "gn+ws")
 
 
@@ -21,22 +23,24 @@ class Stage(NamedTuple):
     """Rows of a cell, trained with some seeds."""
 
     cell: str
-    seeds: tuple[int, ...]
-    every_row: bool = False
+    rows: str
+    """core, all or deciding."""
+    seeds: tuple[int, ...] = (0,)
 
 
 STAGES = (
-    Stage(FIRST, (0,), every_row=True),
-    Stage("mini-32", (0,)),
-    Stage(FIRST, (1, 2)),
-    Stage("mini-32", (1, 2)),
-    *(Stage(f"cifar-{n}", (0,)) for n in (2, 32)),
-    *(Stage(f"paper-{n}", (0,)) for n in (2, 32)),
-    *(Stage(f"cifar-{n}", (1, 2)) for n in (2, 32)),
-    Stage("mini-8", (0,)),
-    *(Stage(f"paper-{n}", (0,)) for n in (8, 4)),
-    *(Stage(f"wide-{n}", (0,)) for n in (2, 32)),
-    Stage("mini-4", (0,)),
+    Stage(FIRST, "core"),
+    Stage("mini-32", "deciding"),
+    Stage(FIRST, "deciding", (1, 2)),
+    Stage("mini-32", "deciding", (1, 2)),
+    *(Stage(f"paper-{n}", "deciding") for n in (2, 32)),
+    *(Stage(f"cifar-{n}", "deciding") for n in (2, 32)),
+    Stage(FIRST, "all"),
+    Stage("mini-8", "deciding"),
+    *(Stage(f"cifar-{n}", "deciding", (1, 2)) for n in (2, 32)),
+    *(Stage(f"paper-{n}", "deciding") for n in (8, 4)),
+    *(Stage(f"wide-{n}", "deciding") for n in (2, 32)),
+    Stage("mini-4", "deciding"),
 )
 """The most informative first."""
 
@@ -52,23 +56,30 @@ def best(cell: str, name: str, mini: Path, ledger: Ledger) -> Recipe | None:
 
 
 def deciding(mini: Path, ledger: Ledger) -> tuple[str, ...]:
-    """Rows that are trained in every cell; none until all rows of the first cell are done."""
-    full = {name: best(FIRST, name, mini, ledger) for name in ROWS}
+    """Rows that are trained in every cell; none until the core rows of the first cell are done."""
+    full = {name: best(FIRST, name, mini, ledger) for name in CORE}
     chosen = {name: recipe for name, recipe in full.items() if recipe is not None}
     order = list(rates.ordered(chosen, ledger))
-    if len(order) < len(ROWS):
+    if len(order) < len(CORE):
         return ()
     groups = [name for name in order if name.startswith("bgn")]
     plain = [name for name in groups if "+" not in name]
     partnered = [name for name in groups if "+" in name]
-    return (*ALWAYS, plain[0], *partnered[:2])
+    return (*ALWAYS, plain[0], *partnered)
+
+
+def names(stage: Stage, mini: Path, ledger: Ledger) -> tuple[str, ...]:
+    """Rows of a stage, as far as what is done decides them."""
+    if stage.rows == "deciding":
+        return deciding(mini, ledger)
+    return CORE if stage.rows == "core" else tuple(ROWS)
 
 
 def wanted(stage: Stage, mini: Path, ledger: Ledger) -> Iterator[Recipe]:
     """Recipes of a stage, as far as what is done decides them: short runs before full ones."""
-    names = tuple(ROWS) if stage.every_row else deciding(mini, ledger)
-    rows = {name: row(CELLS[stage.cell], name, mini) for name in names}
-    full = {name: best(stage.cell, name, mini, ledger) for name in names}
+    own = names(stage, mini, ledger)
+    rows = {name: row(CELLS[stage.cell], name, mini) for name in own}
+    full = {name: best(stage.cell, name, mini, ledger) for name in own}
     if not CELLS[stage.cell].paper:
         yield from _short(rows.values(), ledger)
     if all(recipe is not None for recipe in full.values()):

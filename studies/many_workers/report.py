@@ -109,30 +109,40 @@ def sizes(found: Mapping[str, Sequence[Row]], prefix: str) -> str:
 
 
 def answers(found: Mapping[str, Sequence[Row]], names: Sequence[str], prefix: str) -> str:
-    """What the rules say of the cells with n = 2 and n = 32, as a Markdown list."""
+    """What the rules say of the cells with n = 2 and n = 32, as Markdown lists: of all rows, then
+    of those with standardized weights alone."""
     small, large = (
         {own.name: own for own in found.get(f"{prefix}-{n}", ()) if own.name in names}
         for n in (2, 32)
     )
-    if "bn" not in small or "bn" not in large:
-        return ""
-    bn, many = small["bn"].tests, large["bn"].tests
+    standardized = {name: own for name, own in small.items() if "+ws" in name}
+    said = _family(small, large, "bn")
+    if said and (among := _family(standardized, large, "bn+ws")):
+        said += ["", "Among rows with standardized weights:", "", *among]
+    return "\n".join(said) + "\n" if said else ""
+
+
+def _family(small: Mapping[str, Row], large: Mapping[str, Row], base: str) -> list[str]:
+    """What the rules say of rows, where this one has the place of BN."""
+    if base not in small or base not in large:
+        return []
+    bn, many, label = small[base].tests, large[base].tests, small[base].label
     if len(bn.keys() & many.keys()) < 2:
-        return ""
+        return []
     groups = [own.tests for name, own in small.items() if name.startswith("bgn")]
     fallen = "collapses" if verdicts.collapses(bn, many) else "does not collapse"
-    said = [f"- BN {fallen}: at 2 images against 32 it {compared(bn, many)}."]
+    said = [f"- {label} {fallen}: at 2 images against 32 it {compared(bn, many)}."]
     for name, own in small.items():
-        if name != "bn":
+        if name != base:
             keeps = "holds" if verdicts.holds(own.tests, bn, many) else "does not hold"
             to_bn, to_many = compared(own.tests, bn), compared(own.tests, many)
-            said.append(f"- {own.label} {keeps}: to BN(2) {to_bn}; to BN(32) {to_many}.")
+            said.append(f"- {own.label} {keeps}: to {label} at 2 {to_bn}; at 32 {to_many}.")
     verdict = "refuted" if verdicts.refuted(groups, bn) else "not refuted"
     said.append(f"- The paper's claim is {verdict} for this setting.")
     means = [statistics.mean(own.tests.values()) for own in small.values()]
     if max(means) - min(means) < verdicts.ALIKE:
         said.append("- All rows are within 2 points: the cell says nothing about normalizers.")
-    return "\n".join(said) + "\n"
+    return said
 
 
 def diagnosed(rows: Sequence[Row]) -> str:

@@ -39,7 +39,7 @@ def main() -> None:
     where = engine_of(options)
     for stage in STAGES:
         seeds = ", ".join(map(str, stage.seeds))
-        print(f"{stage.cell}, seeds {seeds}", flush=True)
+        print(f"{stage.cell}, {stage.rows} rows, seeds {seeds}", flush=True)
         if not run_all(partial(wanted, stage, mini, ledger), FOLDER, where, end, ledger):
             return
         for own in wanted(stage, mini, ledger):

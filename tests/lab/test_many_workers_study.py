@@ -37,8 +37,8 @@ def done(ledger: Ledger, folder: Path, own: Recipe, accuracy: float) -> None:
 
 def score(own: Recipe) -> float:
     """Rows are worse the later they come; BN's best rate is at the edge."""
-    name = next(n for n in ROWS if recipe(CELLS["mini-2"], n, MINI).norm == own.norm
-                and replace(recipe(CELLS["mini-2"], n, MINI), lr=own.lr, epochs=own.epochs,
+    cell = CELLS[f"mini-{own.batch_size if own.norm in ('bn', 'bgn') else 2}"]
+    name = next(n for n in ROWS if replace(recipe(cell, n, MINI), lr=own.lr, epochs=own.epochs,
                             median_of=own.median_of, seed=own.seed) == own)  # fmt: skip
     place = list(ROWS).index(name)
     best = BEST[tuned_as(name)]
@@ -82,15 +82,23 @@ def test_rates_first_then_wider_ones_at_the_edge_then_runs_to_the_end(
     full = [own for own in order if own.epochs == EPOCHS]
     assert order == [*short, *full]
     assert len({own.key() for own in order}) == len(order)
-    assert len(short) == len({tuned_as(name) for name in ROWS}) * len(RATES) + 1
+    assert len(short) == len({tuned_as(name) for name in plan.CORE}) * len(RATES) + 1
     wider = short[-1]
     assert (wider.norm, wider.standardize, wider.lr) == ("bn", False, 0.8)
     assert {own.lr for own in full if own.norm == "bn" and not own.standardize} == {BEST["bn"]}
     assert {partners.name(own): own.lr for own in full}["bn"] == BEST["bn"]
-    assert len(full) == len(ROWS)
+    assert len(full) == len(plan.CORE)
 
 
-def test_the_deciding_rows_are_chosen_when_all_rows_are_done(
+def test_rows_that_normalize_each_image_share_runs_where_a_step_has_128_images() -> None:
+    for name in ROWS:
+        at_2, at_32 = (recipe(CELLS[f"mini-{n}"], name, MINI) for n in (2, 32))
+        assert (at_2 == at_32) is (name[:2] in ("gn", "ln")), name
+        in_papers = {recipe(CELLS[f"paper-{n}"], name, MINI) for n in (2, 32)}
+        assert len(in_papers) == 2  # steps have other sizes
+
+
+def test_the_deciding_rows_are_chosen_when_the_core_is_done(
     tmp_path: Path, study: tuple[Ledger, list[Recipe]]
 ) -> None:
     ledger, _ = study
@@ -112,13 +120,20 @@ def test_the_report(tmp_path: Path, study: tuple[Ledger, list[Recipe]]) -> None:
     diagnoses = Diagnoses(tmp_path / "diagnoses.jsonl")
     bn = plan.best("mini-2", "bn", MINI, ledger)
     assert bn is not None
+    for seeds in plan.STAGES[1], plan.STAGES[3]:
+        trained(ledger, tmp_path, seeds)
     own = {"training mode": 0.55, "first worker": 0.4, "all workers": 0.45, "recalibrated": 0.5}
     diagnoses.path.write_text(json.dumps({"recipe": to_json(bn), "accuracy": own}) + "\n")
     found = report.collect(MINI, ledger, Diagnoses(diagnoses.path))
-    assert [own.name for own in found["mini-2"]] == list(ROWS)
+    assert [own.name for own in found["mini-2"]] == [name for name in ROWS if name in plan.CORE]
     text = report.text(found, plan.deciding(MINI, ledger))
     assert "| BN | 0.8 |  | 70.1 ± 0.1 | 70.1 ± 0.1 | 3 |  |" in text
     assert "| BN + WS | 0.2 |  | 69.1 ± 0.1 | 69.1 ± 0.1 | 3 | trails, -1.0 ± 0.0 |" in text
     assert "| BN | 55.0 | 40.0 | 45.0 | 50.0 |" in text
+    assert "- BN does not collapse: at 2 images against 32 it" in text
+    assert "Among rows with standardized weights:\n\n- BN + WS does not collapse" in text
+    ws = text.split("Among rows")[1].split("##")[0]
+    assert "- BGN + WS, G = 8 does not hold: to BN + WS at 2" in ws
+    assert "- GN holds" not in ws
     report.draw(found["mini-2"], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
