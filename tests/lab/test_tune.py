@@ -95,6 +95,7 @@ def test_the_line_can_be_pasted(row: dict[str, object]) -> None:
     convolution, norm = names["model"]
     assert isinstance(convolution, Standardized) is recipe.standardize
     assert getattr(norm, "renorm", None) == (bgn.Renorm(warmup=100) if recipe.renorm else None)
+    assert getattr(norm, "center", "group") == recipe.center
     if row["norm"] == "bn+ws":
         assert type(norm) is nn.BatchNorm2d
     elif row["norm"] == "bn+renorm":

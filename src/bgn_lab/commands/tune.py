@@ -34,12 +34,13 @@ from bgn_lab.training.run import is_finished
 RUNS = "runs"
 
 # each normalizer, and BGN from fine to coarse; BN first, which those that are BN here merge into.
-# Standardized weights make channels comparable, so BGN has them where channels share statistics;
-# renormalization is for noisy statistics, which are those of few values.
+# Standardized weights and means per channel make channels comparable, so those normalizers have
+# them whose channels share statistics; renormalization is for statistics of few values.
 CANDIDATES: tuple[dict[str, Any], ...] = (
     {"norm": "bn"}, {"norm": "bgn", "instances": ENOUGH}, {"norm": "bgn", "groups": 8},
     {"norm": "bgn", "groups": 1}, {"norm": "gn"}, {"norm": "in"}, {"norm": "ln"},
-    {"norm": "bn+ws"}, {"norm": "bgn+ws", "groups": 1},
+    {"norm": "bn+ws"}, {"norm": "gn+ws"}, {"norm": "bgn+ws", "groups": 8},
+    {"norm": "bgn+ws", "groups": 1}, {"norm": "bgn+center", "groups": 1},
     {"norm": "bn+renorm"}, {"norm": "bgn+renorm", "instances": ENOUGH},
 )  # fmt: skip
 FACTORS = (0.3, 1.0, 3.0)  # of the learning rate
@@ -58,8 +59,8 @@ class Standing:
 class Tune:
     """Find the normalizer, its G and its learning rate for your data, on validation images alone.
 
-    Successive halving: all candidates (BN, GN, IN, LN, BGN with several G; BN and BGN with
-    standardized weights, and with batch renormalization; three learning rates each) are trained for
+    Successive halving: all candidates (BN, GN, IN, LN, BGN with several G; some with standardized
+    weights, means per channel or batch renormalization; three learning rates each) are trained for
     a ninth of the epochs, the best third of them for a third, the best of those for all epochs with
     several seeds. Candidates that are the same in every layer are tried once. BN stays until the
     end for comparison. Ctrl-C keeps what is done; run the same command to resume. Test images are
@@ -289,6 +290,7 @@ def line(recipe: ClassificationRecipe, shape: tuple[int, ...], steps: int) -> st
         r = norms.renorm(recipe, steps)
         own += f", renorm=bgn.Renorm({r.r_max:g}, {r.d_max:g}, warmup={r.warmup})"
     own += ", standardize=True" if recipe.standardize else ""
+    own += ', center="channel"' if recipe.center == "channel" else ""
     if recipe.norm == "bn" and recipe.renorm:
         return f'model = bgn.convert(model, num_groups="channels"{own}){rate}'
     if recipe.norm == "bn":
