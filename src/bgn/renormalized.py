@@ -42,7 +42,7 @@ class Renormalized(nn.Module):
         """Whether a compiled graph cannot have this layer.
 
         A checkpointed segment that runs again reads statistics that have moved. The operator of
-        :mod:`bgn.kernels.graph` notices and raises an error; other nodes would not.
+        :mod:`bgn.kernels.operators` notices and raises an error; other nodes would not.
         """
         if not (self.training and torch.compiler.is_compiling()) or torch.compiler.is_exporting():
             return False

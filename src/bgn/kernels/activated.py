@@ -20,7 +20,6 @@ not, x is kept.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from ctypes import addressof
 from typing import Any, NamedTuple
 
@@ -33,7 +32,6 @@ from bgn.kernels.cpu import Given
 from bgn.kernels.eligible import is_plain_vector, no_transform, reaches, refuse_freed
 from bgn.kernels.library import HARDSWISH, LEAKY, SILU, CAct, CorePlan
 from bgn.kernels.plans import Plan
-from bgn.partition import Partition
 from bgn.renorm import Reference
 from bgn.running import Running
 
@@ -151,7 +149,7 @@ class Saved(NamedTuple):
     given: list[Tensor]
 
 
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+Gradients = fallback.AllGradients
 
 
 def gradients(gy: Tensor, saved: Saved, ctx: Any, stats: int, needs: tuple[bool, ...]) -> Gradients:
@@ -233,23 +231,6 @@ def node_gradients(
     return gradients(gy, saved, node, stats, needs)
 
 
-def argument(
-    x: Tensor,
-    part: Partition,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    correct: Tensor | None,
-    given: Sequence[Tensor] = (),
-) -> Tensor:
-    """The argument of the activation without a residual, as a differentiable function of x."""
-    if given:
-        return definition.normalize_with(x, part, given[0], given[1], weight, bias, eps)
-    of = definition.moments(x, part)
-    rstd = torch.rsqrt(of.var + eps)
-    return definition.write(x, part, of.mean, rstd, weight, bias, correct)
-
-
 def _by_definition(
     gy: Tensor,
     saved: Saved,
@@ -261,17 +242,14 @@ def _by_definition(
     """The same as differentiable functions, for tensors that are not plain."""
     core: CorePlan = ctx.core
     x, weight, bias, y, residual, correct, given = saved
-    part, act, eps = core.part, ctx.act, ctx.eps
-    refuse_freed(gradient=gy, input=x, weight=weight, bias=bias, output=y, residual=residual)
-    with torch._C.DisableTorchFunctionSubclass():  # as backward passes in C++
-        if x is None:
-            assert y is not None
+    if x is None:
+        assert y is not None
+        refuse_freed(weight=weight, bias=bias, output=y, residual=residual)
+        with torch._C.DisableTorchFunctionSubclass():  # as backward passes in C++
             x = _inverted(y, residual, weight, bias, ctx, stats)
-        known = y if act.is_piecewise else None
-        u = argument(x, part, weight, bias, eps, correct, given) if known is None else known
-        gu = act.gradient(gy, u).to(x.dtype)
-    found = fallback.gradients(gu, x, part, given, correct, weight, eps, affine, tuple(needs[:3]))
-    return *found, gu if needs[3] else None
+    return fallback.gradients_after(
+        gy, x, core.part, given, correct, weight, bias, y, ctx.act, ctx.eps, affine, needs
+    )
 
 
 def _inverted(

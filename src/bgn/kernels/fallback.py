@@ -11,11 +11,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bgn.activation import Activation
 from bgn.kernels import definition
 from bgn.kernels.eligible import refuse_freed
 from bgn.partition import Partition
 
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]  # of x, weight and bias
+AllGradients = tuple[
+    Tensor | None, Tensor | None, Tensor | None, Tensor | None
+]  # and of a residual
 
 
 def check_saved(x: Tensor, dtype: torch.dtype, shape: torch.Size, device_type: str) -> None:
@@ -57,3 +61,51 @@ def gradients(
         gw.to(affine) if needs[1] else None,
         gb.to(affine) if needs[2] else None,
     )
+
+
+def gradients_after(
+    gy: Tensor,
+    x: Tensor,
+    part: Partition,
+    given: Sequence[Tensor] | None,
+    correct: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    y: Tensor | None,
+    act: Activation,
+    eps: float,
+    affine: torch.dtype,
+    needs: tuple[bool, ...],
+) -> AllGradients:
+    """The same where a residual and an activation followed. The residual's is the fourth.
+
+    ``y`` is the output where the argument's sign is taken from it: wherever there was a residual,
+    unless the activation is the identity.
+    """
+    refuse_freed(gradient=gy, input=x, weight=weight, bias=bias, output=y)
+    gu = gy
+    if act.name != "identity":
+        with torch._C.DisableTorchFunctionSubclass():  # as backward passes in C++
+            u = argument(x, part, weight, bias, eps, correct, given) if y is None else y
+            gu = act.gradient(gy, u).to(x.dtype)
+    found: Gradients = None, None, None
+    if any(needs[:3]):
+        found = gradients(gu, x, part, given, correct, weight, eps, affine, needs[:3])
+    return *found, gu if needs[3] else None
+
+
+def argument(
+    x: Tensor,
+    part: Partition,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    correct: Tensor | None,
+    given: Sequence[Tensor] | None = None,
+) -> Tensor:
+    """The argument of the activation without a residual, as a differentiable function of x."""
+    if given:
+        return definition.normalize_with(x, part, given[0], given[1], weight, bias, eps)
+    of = definition.moments(x, part)
+    rstd = torch.rsqrt(of.var + eps)
+    return definition.write(x, part, of.mean, rstd, weight, bias, correct)

@@ -11,9 +11,8 @@ from torch.autograd.graph import increment_version
 from bgn import checks
 from bgn.activation import Activation, After
 from bgn.kernels import definition, fallback
-from bgn.kernels.activated import argument
 from bgn.kernels.eligible import no_transform, refuse_freed
-from bgn.kernels.fallback import Gradients
+from bgn.kernels.fallback import AllGradients, Gradients
 from bgn.kernels.plans import Plan
 from bgn.kernels.triton.eligible import (
     Given,
@@ -198,13 +197,12 @@ def _gradients(
     bias: Tensor | None,
     y: Tensor | None,
     given: list[Tensor],
-) -> tuple[Tensor | None, ...]:
+) -> AllGradients:
     """The gradients that are needed, by the definition if what autograd hands back is unusual."""
     plan, affine, needs = ctx.plan, ctx.affine, ctx.needs_input_grad[:4]
     for t in (x, y):
         if t is not None:
             fallback.check_saved(t, plan.dtype, plan.shape, ctx.device)
-    part = None if plan.positional else plan.part
     correct = None if ctx.stats is None else ctx.stats.correct
     if (
         not torch.is_grad_enabled()
@@ -230,18 +228,13 @@ def _gradients(
             if not is_of_triton(error):
                 raise
             failed(error)
-    gu = gy
-    if not _is_sum(ctx.act):
-        with torch._C.DisableTorchFunctionSubclass():  # as backward passes in C++
-            refuse_freed(gradient=gy, input=x, weight=weight, bias=bias, output=y)
-            u = y
-            if u is None:
-                u = argument(x, plan.part, weight, bias, ctx.eps, correct, given)
-            gu = ctx.act.gradient(gy, u).to(x.dtype)
-    found = None, None, None
-    if any(needs[:3]):
-        found = fallback.gradients(gu, x, part, given, correct, weight, ctx.eps, affine, needs[:3])
-    return *found, gu if needs[3] else None
+    if ctx.act is not None:
+        return fallback.gradients_after(
+            gy, x, plan.part, given, correct, weight, bias, y, ctx.act, ctx.eps, affine, needs
+        )
+    part = None if plan.positional else plan.part
+    found = fallback.gradients(gy, x, part, given, correct, weight, ctx.eps, affine, needs[:3])
+    return *found, None
 
 
 def _by_kernels(
@@ -252,7 +245,7 @@ def _by_kernels(
     bias: Tensor | None,
     y: Tensor | None,
     stats: Any,
-) -> tuple[Tensor | None, ...]:
+) -> AllGradients:
     """The gradients of x, weight, bias and the residual."""
     calls, needs, inner = kernels(), ctx.needs_input_grad[:4], gy
     followed = calls.NOTHING
