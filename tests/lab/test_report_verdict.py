@@ -44,9 +44,9 @@ def test_one_row_leads(tmp_path: Path) -> None:
         f"At 2 images BGN + WS (G = 1) leads BN by {gaps.mean():.1f} ± {half:.1f} points over"
         " 3 seeds; the others are within noise."
     ]
-    gap = one.at("BGN + WS, G = 1", 2).gap
-    assert gap is not None
-    assert (gap.mean, gap.deviation) == (pytest.approx(gaps.mean()), pytest.approx(half))
+    apart = one.at("BGN + WS, G = 1", 2).difference
+    assert apart is not None
+    assert (apart.mean, apart.deviation) == (pytest.approx(gaps.mean()), pytest.approx(half))
     assert advice(one) == ""
 
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bgn_lab.experiments.fewshot.task import half_width
 from bgn_lab.report.collect import Run
 from bgn_lab.report.intervals import paired
 from bgn_lab.training.result import NOT_CONVERGED, Result
@@ -20,8 +19,8 @@ AHEAD, BEHIND = "ahead", "behind"
 class Spread:
     """Mean in percent, and what stands after the ±.
 
-    That is the standard deviation over seeds of an accuracy, half of the 95 % interval of a
-    difference, and half of the 95 % interval over episodes of either.
+    That is the standard deviation over seeds of an accuracy, and half of the 95 % interval of a
+    difference.
     """
 
     mean: float
@@ -60,8 +59,7 @@ class Cell:
 
     runs: tuple[Run, ...]
     accuracy: Spread | None  # of runs that converged
-    difference: Spread | None  # to BN with the same seed, or in the same episode
-    gap: Spread | None = None  # to BN with the same seed, ± over seeds: what verdicts are made of
+    difference: Spread | None  # to BN with the same seed
     failed_accuracy: Spread | None = None  # of runs that did not converge and were tested
     missing: str = NOT_RUN  # what to write without a result
 
@@ -82,11 +80,10 @@ class Cell:
     @property
     def standing(self) -> str:
         """AHEAD or BEHIND of BN if the interval of the difference excludes zero, else nothing."""
-        if self.gap is None or self.gap.deviation is None:
+        apart = self.difference
+        if apart is None or apart.deviation is None or abs(apart.mean) <= apart.deviation:
             return ""
-        if abs(self.gap.mean) <= self.gap.deviation:
-            return ""
-        return AHEAD if self.gap.mean > 0 else BEHIND
+        return AHEAD if apart.mean > 0 else BEHIND
 
     @property
     def shown(self) -> Spread | None:
@@ -117,24 +114,10 @@ class Cell:
         return "" if self.difference is None else self.difference.text(sign=True, space=space)
 
 
-def interval(values: Sequence[Sequence[float]]) -> Spread | None:
-    """Mean over episodes, each the mean of its seeds, with its 95 % interval.
-
-    ``values`` are fractions by seed and episode.
-    """
-    if not values:
-        return None
-    episodes = [statistics.mean(column) for column in zip(*values, strict=True)]
-    half = half_width(episodes)
-    return Spread(
-        100 * statistics.mean(episodes), None if half is None else 100 * half, len(values)
-    )
-
-
-def gap(one: Mapping[int, float], other: Mapping[int, float]) -> Spread | None:
+def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Spread | None:
     """Mean difference of fractions by seed in percent points, ± half of its 95 % interval.
 
-    >>> gap({0: 0.7, 1: 0.72, 2: 0.71}, {0: 0.6, 1: 0.61, 2: 0.61}).text(sign=True)
+    >>> difference({0: 0.7, 1: 0.72, 2: 0.71}, {0: 0.6, 1: 0.61, 2: 0.61}).text(sign=True)
     '+10.3 ± 1.4'
     """
     count = len(one.keys() & other.keys())
@@ -146,18 +129,14 @@ def gap(one: Mapping[int, float], other: Mapping[int, float]) -> Spread | None:
 
 def cell(runs: Mapping[int, Run], baseline: Mapping[int, Run], key: str = "test_accuracy") -> Cell:
     """Averages of runs by seed; ``baseline`` has those of BN at the same place."""
-    order = tuple(runs[seed] for seed in sorted(runs))
     own, other = _accuracies(runs, key), _accuracies(baseline, key)
     failed = spread(list(_accuracies(runs, key, failed=True).values()))
-    apart = gap(own, other)
-    found = spread(list(own.values())), apart
-    if any(run.result.episodes for run in order if run.result is not None):
-        parts, others = _episodes(runs, key), _episodes(baseline, key)
-        differences = [
-            [a - b for a, b in zip(parts[s], others[s], strict=True)] for s in parts if s in others
-        ]
-        found = interval(list(parts.values())), interval(differences)
-    return Cell(order, *found, apart, failed_accuracy=failed)
+    return Cell(
+        tuple(runs[seed] for seed in sorted(runs)),
+        spread(list(own.values())),
+        difference(own, other),
+        failed_accuracy=failed,
+    )
 
 
 def _over(runs: Mapping[int, Run], failed: bool) -> dict[int, Result]:
@@ -173,14 +152,6 @@ def _accuracies(runs: Mapping[int, Run], key: str, failed: bool = False) -> dict
         seed: value
         for seed, result in _over(runs, failed).items()
         if (value := result.measure(key)) is not None
-    }
-
-
-def _episodes(runs: Mapping[int, Run], key: str) -> dict[int, list[float]]:
-    return {
-        seed: accuracies
-        for seed, result in _over(runs, failed=False).items()
-        if (accuracies := result.episodes[key]) is not None
     }
 
 

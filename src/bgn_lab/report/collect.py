@@ -216,7 +216,7 @@ def _result(text: str, recipe: Recipe) -> Result:
 
 
 def _check_episodes(result: dict[str, Any], recipe: Recipe) -> None:
-    """Accuracies by episode, which are compared one by one: all of them, or none at all."""
+    """Accuracies by episode: of all episodes, or none at all."""
     count = getattr(recipe, "episodes", None)
     if count is None:
         _check_absent("episodes", result, recipe)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bgn_lab import experiments, paper
@@ -138,17 +138,10 @@ class Comparison:
             )
         )
 
-    @property
-    def by_episode(self) -> bool:
-        """Whether accuracies are averages over episodes."""
-        return any(result.episodes for result in self.results)
-
     def _over(self) -> str:
         """What the numbers of a cell are."""
         several = len(self.seeds) > 1
         seeds = f"{len(self.seeds)} seeds" if several else "one seed"
-        if self.by_episode:
-            return f"mean of {seeds} ± half of the 95 % interval over the episodes"
         if not several:
             return seeds
         alone = any(c.accuracy and c.accuracy.count < 2 for c in self.cells.values())
@@ -159,18 +152,12 @@ class Comparison:
         """What the differences are, and which are marked."""
         if not self.rivals:
             return ""
-        found = [cell for cell in self.cells.values() if cell.gap]
-        several = any(cell.gap.count > 1 for cell in found if cell.gap)
-        marked = any(cell.standing for cell in found)
-        if self.by_episode:
-            half = " ± half of their 95 % interval over the episodes"
-            which = "if their interval over the seeds excludes zero" if marked else ""
-        else:
-            half = " ± half of their 95 % interval (Student's t)" if several else ""
-            which = "if their interval excludes zero" if marked else ""
-        pairs = "episode by episode" if self.by_episode else "seed by seed"
-        shown = f" They are marked {which}." if which else ""
-        return f"Differences are to {BASELINE}, {pairs},{half}.{shown}".replace(",.", ".")
+        found = [cell.difference for cell in self.cells.values() if cell.difference]
+        several = any(one.count > 1 for one in found)
+        marked = any(cell.standing for cell in self.cells.values())
+        half = ", ± half of their 95 % interval (Student's t)" if several else ""
+        shown = " They are marked if their interval excludes zero." if marked else ""
+        return f"Differences are to {BASELINE}, seed by seed{half}.{shown}"
 
     def caveats(self) -> str:
         """What a reader needs in order to judge it."""
@@ -186,15 +173,10 @@ class Comparison:
             )
         images, chance = over[0].images, over[0].chance
         judged = JUDGED.get(over[0].judged, "judged")
-        accuracies = [a for result in over if (a := result.test_accuracy) is not None]
-        typical = statistics.median(accuracies) if accuracies else chance
-        error = 100 * math.sqrt(typical * (1 - typical) / images.test)
-        sure = f": the standard error of one accuracy is about {error:.1f} points"
-        if over[0].episodes:  # which the interval is over, so that it knows nothing of seeds
-            apart = f"; seeds of one normalizer are up to {self._between_seeds():.1f} points apart"
-            sure = apart if len(self.seeds) > 1 else ""
+        over_what, error = _standard_error(over, chance)
+        sure = f"the standard error of one accuracy{over_what} is about {error:.1f} points"
         return (
-            f"{images.train:,} training and {images.test:,} test images{sure}. "
+            f"{images.train:,} training and {images.test:,} test images: {sure}. "
             f"Guessing reaches {100 * chance:.1f} %; a run that ends at "
             f"{100 * over[0].floor:.1f} % or less of the {judged} images, "
             "or whose loss is not finite, did not converge."
@@ -213,20 +195,6 @@ class Comparison:
             found += [f"{images.train:,} training images", f"{images.test:,} test images"]
         return [*found, f"{hours} of training"]
 
-    def _between_seeds(self) -> float:
-        """The largest difference of two runs of one normalizer, in percent."""
-        values = [
-            [
-                value
-                for run in found.runs
-                if run.result is not None
-                and not run.failed
-                and (value := run.result.measure(column.measure.key)) is not None
-            ]
-            for (_, column), found in self.cells.items()
-        ]
-        return 100 * max((max(own) - min(own) for own in values if own), default=0.0)
-
     def _sizes(self) -> str:
         """Images of the domains."""
         found: dict[str, int] = {}
@@ -238,6 +206,17 @@ class Comparison:
     def caption(self) -> str:
         """How to read and how to judge it."""
         return f"{self.reading()} {self.caveats()}"
+
+
+def _standard_error(results: Sequence[Result], chance: float) -> tuple[str, float]:
+    """What a typical accuracy is an average over, if not the test images; its error in percent."""
+    by_episode = [own for r in results for own in r.episodes.values() if own]
+    if by_episode:
+        errors = (statistics.stdev(own) / len(own) ** 0.5 for own in by_episode if len(own) > 1)
+        return f" over {len(by_episode[0])} episodes", 100 * statistics.median([*errors] or [0.0])
+    accuracies = [a for result in results if (a := result.test_accuracy) is not None]
+    typical = statistics.median(accuracies) if accuracies else chance
+    return "", 100 * math.sqrt(typical * (1 - typical) / results[0].images.test)
 
 
 def data_name(recipe: Recipe) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from bgn_lab.report.cells import AHEAD, BEHIND, Cell, Spread, gap
+from bgn_lab.report.cells import AHEAD, BEHIND, Cell, Spread, difference
 from bgn_lab.report.grid import MEAN, Column, Comparison
 from bgn_lab.report.intervals import CONFIDENCE
 
@@ -47,10 +47,10 @@ def _sentences(found: Comparison, cells: Mapping[str, Cell], key: str) -> list[s
     """About one column: a sentence for each row of BN that others are compared with."""
     if not any(own.results for own in cells.values()):
         return []
-    gaps = {label: own.gap for label, own in cells.items() if own.gap and label in found.rivals}
     by_rival: dict[str, dict[str, Spread]] = {}
-    for label, own in gaps.items():
-        by_rival.setdefault(found.rivals[label], {})[label] = own
+    for label, cell in cells.items():
+        if cell.difference and label in found.rivals:
+            by_rival.setdefault(found.rivals[label], {})[label] = cell.difference
     made = [_against(spoken(bn), own, cells) for bn, own in by_rival.items()]
     made = made or [_highest(cells, key)]
     made[-1] += _not_converged(cells)
@@ -60,14 +60,13 @@ def _sentences(found: Comparison, cells: Mapping[str, Cell], key: str) -> list[s
 def advice(found: Comparison) -> str:
     """What few seeds mean and how to add some; empty with enough of them."""
     seeds = max((own.accuracy.count for own in found.cells.values() if own.accuracy), default=0)
-    if any(own.accuracy and own.results[0].episodes for own in found.cells.values()):
-        seeds = len(found.seeds)  # their accuracies are averages over episodes
     return f"{FEW_SEEDS[seeds]} {MORE_SEEDS}" if 0 < seeds < ENOUGH else ""
 
 
 def noise(found: Comparison) -> str:
     """How rows are judged, and how often chance alone would mark one."""
-    made = sum(own.gap is not None and own.gap.count > 1 for own in found.cells.values())
+    apart = (own.difference for own in found.cells.values())
+    made = sum(one is not None and one.count > 1 for one in apart)
     if not made:
         return ""
     by_chance = round(made * (1 - CONFIDENCE))
@@ -157,7 +156,7 @@ def _highest(cells: Mapping[str, Cell], key: str) -> list[str]:
         return []
     first, *others = sorted(means, key=lambda label: -means[label].mean)
     reached = f"{spoken(first)} is highest with {means[first].text()} %"
-    lead = others and gap(cells[first].by_seed(key), cells[others[0]].by_seed(key))
+    lead = others and difference(cells[first].by_seed(key), cells[others[0]].by_seed(key))
     if not lead:
         return [reached]
     next_ = spoken(others[0])

@@ -102,7 +102,6 @@ def _plain(found: Comparison) -> dict[str, Any]:
         return {
             "accuracy": values(cell.accuracy),
             "difference_to_bn": values(cell.difference),
-            "difference_over_seeds": values(cell.gap),
             "standing": cell.standing,
             "did_not_converge": cell.failed,
             "accuracy_of_not_converged": values(cell.failed_accuracy),
