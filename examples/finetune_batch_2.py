@@ -81,11 +81,11 @@ METHODS: dict[str, Any] = {
     "BN": lambda net: net,
     "BN, frozen": bgn.freeze,
     "GN, G = 32": lambda net: bgn.convert(net, "gn", num_groups=32),
-    "BGN, G = 1 (the paper's)": lambda net: bgn.convert(net, batch_size=BATCH),
+    "BGN, G = 1 (the paper's)": lambda net: bgn.convert(net, num_groups=1),
     "BGN, G = 8": lambda net: bgn.convert(net, num_groups=8),
     "BGN, N*S >= 512": lambda net: bgn.convert(net, num_groups=enough_instances(net, 512)),
     "BN, renorm": lambda net: bgn.convert(net, num_groups="channels", renorm=True),
-    "BGN, G = 1, renorm": lambda net: bgn.convert(net, batch_size=BATCH, renorm=True),
+    "BGN, G = 1, renorm": lambda net: bgn.convert(net, num_groups=1, renorm=True),
     "BGN, G = 8, renorm": lambda net: bgn.convert(net, num_groups=8, renorm=True),
 }
 

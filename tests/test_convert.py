@@ -175,7 +175,7 @@ def test_to_and_from_per_sample_normalizers(norm: str) -> None:
     assert torch.equal(model[0][1].weight, weight)
     assert model[0][1].eps == 1e-5
     with pytest.warns(UserWarning, match="only weight and bias are carried over"):
-        bgn.convert(model, "bgn", batch_size=4)
+        bgn.convert(model, "bgn", num_groups="paper", batch_size=4)
     assert isinstance(model[0][1], bgn.BatchGroupNorm2d)
     assert torch.equal(model[0][1].weight, weight)
 
@@ -268,16 +268,12 @@ def test_from_instance_norm_the_new_layer_tracks_statistics() -> None:
 
 
 def test_paper_groups_from_the_batch_size() -> None:
-    assert bgn.convert(nn.Sequential(nn.BatchNorm2d(64)), batch_size=8)[0].num_groups == 16
-    assert (
-        bgn.convert(nn.Sequential(nn.BatchNorm2d(64)), batch_size=2, num_groups="paper")[
-            0
-        ].num_groups
-        == 1
-    )
-    assert (
-        bgn.convert(nn.Sequential(nn.BatchNorm2d(24)), batch_size=8)[0].num_groups == 12
-    )  # 16 would change its output
+    def groups(channels: int, batch_size: int) -> Any:
+        model = nn.Sequential(nn.BatchNorm2d(channels))
+        return bgn.convert(model, num_groups="paper", batch_size=batch_size)[0].num_groups  # type: ignore[index]
+
+    assert [groups(64, n) for n in (8, 2)] == [16, 1]
+    assert groups(24, 8) == 12  # 16 would change its output
 
 
 def test_what_is_attached_survives() -> None:
@@ -415,7 +411,7 @@ def test_numpys_integers_are_accepted() -> None:
     assert (model[1].num_groups, type(model[1].num_groups)) == (2, int)
     bgn.regroup(model, lambda _: np.int64(4))
     assert (model[1].num_groups, type(model[1].num_groups)) == (4, int)
-    bgn.convert(model, batch_size=np.int64(2))
+    bgn.convert(model, num_groups="paper", batch_size=np.int64(2))
     assert model[1].num_groups == 1
     shape = tuple(np.int64(n) for n in (3, 8, 8))
     bgn.convert(model, num_groups="auto", batch_size=np.int64(2), sample=shape)

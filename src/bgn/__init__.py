@@ -25,6 +25,7 @@ from bgn.surgery.domains import DomainNorm, convert_domains, domain, keep_domain
 from bgn.surgery.fold import fold
 from bgn.surgery.freeze import freeze, unfreeze
 from bgn.surgery.recalibrate import recalibrate
+from bgn.surgery.recommend import Recommendation, recommend
 from bgn.surgery.standardize import standardize
 from bgn.surgery.sync import convert_sync
 from bgn.sync import SyncBatchGroupNorm, SyncGeneralBatchGroupNorm2d
@@ -38,6 +39,7 @@ __all__ = [
     "GeneralBatchGroupNorm2d",
     "GroupNorm",
     "PositionalNorm2d",
+    "Recommendation",
     "Renorm",
     "SyncBatchGroupNorm",
     "SyncGeneralBatchGroupNorm2d",
@@ -57,6 +59,7 @@ __all__ = [
     "norm_layer",
     "paper_groups",
     "recalibrate",
+    "recommend",
     "regroup",
     "standardize",
     "unfreeze",

@@ -111,7 +111,7 @@ Compare normalizers on images that come with the package, or on yours:
 
 Convert, train and fold your own model, in Python:
   import bgn
-  bgn.convert(model, batch_size=2)  # same output in eval mode; train as before
+  bgn.convert(model, batch_size=2)  # chooses, says why; pretrained: same output
   plain = bgn.fold(model.eval())    # trained: a copy of plain convolutions
 
 Run the experiments of the paper, small or as they were:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from bgn.groups import (
 )
 from bgn.layers import CHANNEL, GROUP
 from bgn.renorm import wanted
-from bgn.surgery import problems
+from bgn.surgery import problems, recommend
 from bgn.surgery.fuse import FUSE, fuse
 from bgn.surgery.job import KEEP, Job, carry_out, new_parameters, no_inverse, plan
 from bgn.surgery.kinds import (
@@ -73,7 +74,7 @@ def convert(
     sample: Any = None,
     optimizer: torch.optim.Optimizer | None = None,
     exact: bool = True,
-    standardize: bool = False,
+    standardize: bool | None = None,
     only: type | tuple[type, ...] | None = None,
     fuse_act: bool | str = False,
     **options: Any,
@@ -91,11 +92,13 @@ def convert(
     Args:
         model: any module. Converting twice changes nothing. A model without normalizers is refused.
         norm: the new normalizer, a name as in :func:`norm_layer`.
-        batch_size: the images that one process normalizes together, for the paper's number of
-            groups.
+        batch_size: the images that one process normalizes together. Alone, without num_groups, it
+            leaves the choice to :func:`recommend`: groups, and partners that are not named. What
+            was chosen, and why, goes to standard error.
         num_groups: an int, ``"paper"``, ``"auto"``, ``"channels"``, or a function of the layer that
-            returns an int, or None to leave the layer alone. The paper's number is replaced by the
-            nearest that keeps the output, see :func:`nearest_groups`. ``"auto"`` is
+            returns an int, or None to leave the layer alone. ``"paper"`` is
+            :func:`paper_groups` of ``batch_size``. Its number, and that of :func:`recommend`, is
+            replaced by the nearest that keeps the output, see :func:`nearest_groups`. ``"auto"`` is
             :func:`auto_groups` of what reaches the layer; it needs ``batch_size`` and ``sample``.
             ``"channels"`` is a group per channel, which is BN: for ``renorm``. GN has 32 groups by
             default, and fewer on narrow layers, so that groups have at least two channels. A
@@ -122,8 +125,8 @@ def convert(
     shift the output: then it gets a bias, with a warning.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
-    >>> convert(model, batch_size=2)[1]
-    BatchGroupNorm2d(8, num_groups=1, ...)
+    >>> convert(model, num_groups=2)[1]
+    BatchGroupNorm2d(8, num_groups=2, ...)
     """
     checks.one_of("norm", norm, NAMES)
     unknown = options.keys() - OPTIONS
@@ -140,7 +143,6 @@ def convert(
             " 'output'"
         )
     _refuse_extras(row, options)
-    groups_of = _groups_of(model, row, num_groups, batch_size, sample)
     found = normalizers(model) if only else some_normalizers(model, "convert")
     if only is not None:
         found = {name: layer for name, layer in found.items() if isinstance(layer, only)}
@@ -149,9 +151,19 @@ def convert(
                 f"model={type(model).__name__} has no normalizer of type {only}; nothing to convert"
             )
 
+    chosen = None
+    if num_groups is None and batch_size is not None and row.words:
+        chosen = recommend.of_layers(model, found.values(), batch_size)
+        num_groups = chosen.num_groups
+        standardize = chosen.standardize if standardize is None else standardize
+        if chosen.renorm and not standardize and options.get("track_running_stats", True):
+            options.setdefault("renorm", True)
+        renorm = bool(options.get("renorm"))
+        chosen = dataclasses.replace(chosen, renorm=renorm, standardize=bool(standardize))
+    groups_of = _groups_of(model, row, num_groups, batch_size, sample)
     weights = plan_weights(model, found.values()) if standardize else None
     spatial = model_spatial(model)
-    snap = exact and PAPER in row.words and num_groups in (None, PAPER)
+    snap = exact and (chosen is not None or num_groups == PAPER)
     jobs: list[Job] = []
     bad: list[Problem] = []
     for name, layer in found.items():
@@ -199,6 +211,8 @@ def convert(
     if fuse_act:
         now = [replacements.get(layer, layer) for layer in found.values()]
         fuse(model, now, OUTPUT if fuse_act == OUTPUT else INPUT)
+    if chosen is not None:
+        recommend.say(chosen)
     return model
 
 
@@ -207,7 +221,8 @@ def regroup(
 ) -> nn.Module:
     """Give the trained BGN layers of a model another number of groups, in place.
 
-    The output in eval mode stays the same. ``num_groups`` and the rest are as in :func:`convert`.
+    The output in eval mode stays the same. ``num_groups`` and the rest are as in :func:`convert`;
+    ``batch_size`` alone means the paper's number.
 
     Exact between numbers that divide the channels, and from any number to a multiple of it. A layer
     with as many groups as channels is a batch normalization; ``convert(model, "bn")`` then makes it
@@ -218,6 +233,8 @@ def regroup(
     torch.Size([4])
     """
     only = (layers.BatchGroupNorm1d, layers.BatchGroupNorm2d, layers.BatchGroupNorm3d)
+    if num_groups is None and batch_size is not None:
+        num_groups = PAPER
     return convert(model, "bgn", num_groups=num_groups, batch_size=batch_size, only=only, **options)
 
 
