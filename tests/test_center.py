@@ -151,3 +151,15 @@ def test_compiled_and_exported() -> None:
     assert_close(layer.running_var, twin.running_var)
     exported = torch.export.export(twin.eval(), (x,))
     assert_close(exported.module()(x), twin(x))
+
+
+def test_losing_the_means_per_channel_gets_a_warning() -> None:
+    model = nn.Sequential(bgn.BatchGroupNorm2d(8, 4, center="channel"))
+    with pytest.warns(UserWarning, match=r"channels share a mean in training.*: 0$"):
+        bgn.convert(model, "gbgn", num_groups=4)
+
+
+def test_one_value_a_channel_is_refused_by_what_helps() -> None:
+    layer = bgn.BatchGroupNorm2d(8, 2, center="channel")
+    with pytest.raises(ValueError, match=r"a mean per channel leaves 1 .*: a larger batch, or"):
+        layer(torch.randn(1, 8, 1, 1))

@@ -24,7 +24,7 @@ def new(channels: int = 16) -> Any:
 def trained(channels: int = 16) -> Any:
     torch.manual_seed(0)
     model = new(channels)
-    for _ in range(3):
+    for _ in range(12):
         model(torch.randn(8, 3, 12, 12) + 1)
     return model
 

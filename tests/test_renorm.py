@@ -202,6 +202,10 @@ def test_checkpoints_with_and_without() -> None:
     assert layer.renorm_steps == 0  # new statistics are no reference yet
     plain(torch.randn(4, C, 5, 3))
     layer.load_state_dict(plain.state_dict())
+    assert layer.renorm_steps == 0  # nor are those of a trial run
+    for _ in range(9):
+        plain(torch.randn(4, C, 5, 3))
+    layer.load_state_dict(plain.state_dict())
     assert layer.renorm_steps == 1000  # trained ones are
     plain.load_state_dict(layer.state_dict())
     assert "renorm_steps" not in plain.state_dict()
@@ -519,3 +523,51 @@ def test_a_trained_reference_moves_slowly_unless_told_otherwise(
 def test_a_layer_that_renormalizes_keeps_its_momentum() -> None:
     model = bgn.convert(network(), num_groups=2, renorm=True, momentum=0.3)
     assert bgn.regroup(model, 4, renorm=True)[1].momentum == 0.3
+
+
+@pytest.mark.parametrize("center", ["group", "channel"])
+def test_r_and_d_are_constants_in_forward_mode_too(center: str) -> None:
+    layer = bgn.BatchGroupNorm2d(C, 2, renorm=OPEN, center=center).double()
+    x = torch.randn(2, C, 2, 2).double()
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        buffers = {name: buffer.clone() for name, buffer in layer.named_buffers()}
+        return (torch.func.functional_call(layer, buffers, (x,)) ** 3).sum()  # type: ignore[no-any-return]
+
+    assert_close(torch.func.jacfwd(loss)(x), torch.func.jacrev(loss)(x))
+
+
+def test_a_trial_run_does_not_make_a_reference() -> None:
+    """After one batch the running variance is 0.9 and more, whatever the batch's is."""
+    for batches, trained in (1, False), (9, False), (10, True):
+        model: Any = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+        nn.init.normal_(model[0].weight, std=5.0)
+        for _ in range(batches):
+            model(torch.randn(4, 3, 8, 8))
+        bgn.convert(model, num_groups="channels", renorm=True)
+        assert (model[1].renorm == OPEN) is trained, batches
+        assert model[1].renorm_steps == 0, batches
+
+
+def test_settings_and_steps_stay_when_something_else_changes() -> None:
+    own = Renorm(1.5, 0.5, 1000)
+    layer = bgn.BatchGroupNorm2d(8, 8, renorm=own)
+    for _ in range(12):
+        layer(torch.randn(4, 8, 8, 8))
+    changes: list[dict[str, Any]] = [
+        {"num_groups": 4, "renorm": True},
+        {"num_groups": 4, "renorm": own},
+        {"num_groups": 8, "renorm": True, "center": "channel"},
+        {"num_groups": 4},
+    ]
+    for change in changes:
+        new: Any = bgn.convert(nn.Sequential(copy.deepcopy(layer)), **change)[0]  # type: ignore[index]
+        assert (new.renorm, int(new.renorm_steps), new.momentum) == (own, 12, 0.1), change
+    other: Any = bgn.convert(nn.Sequential(layer), num_groups=4, renorm=Renorm(2.0, 1.0, 50))[0]  # type: ignore[index]
+    assert (other.renorm.r_max, int(other.renorm_steps)) == (2.0, 50)
+
+
+def test_a_layer_without_statistics_is_named() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(4, track_running_stats=False))
+    with pytest.raises(ValueError, match="renorm=True needs running statistics, and 0 has none"):
+        bgn.convert(model, num_groups=2, renorm=True)

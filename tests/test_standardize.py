@@ -1,6 +1,7 @@
 """Standardized weights: the formula, what is standardized, and what is refused."""
 
 import copy
+import io
 import warnings
 from typing import Any
 
@@ -296,9 +297,14 @@ def test_filters_of_one_number_are_left() -> None:
 
 
 def test_running_statistics_of_other_weights_get_a_warning() -> None:
-    model = trained(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
-    with pytest.warns(UserWarning, match="running statistics are those of the weights .*: 1$"):
-        bgn.standardize(model)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    for _ in range(10):
+        trained(model)
+    lost: Any = copy.deepcopy(model)
+    lost[1].num_batches_tracked.zero_()  # as in checkpoints without the counter
+    for one in (model, lost):
+        with pytest.warns(UserWarning, match="running statistics are those of the weights .*: 1$"):
+            bgn.standardize(one)
     bgn.recalibrate(model, [x])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -327,3 +333,57 @@ def test_hooks_stay_and_see_nothing_of_the_tracing() -> None:
     assert seen == []
     model(torch.randn(2, 3, 8, 8))
     assert seen == [type(model[0][0]), nn.Sequential]
+
+
+class Keeper(nn.Module):
+    """Keeps what it computes, as networks do that are looked into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+        self.last: Any = None
+        self.maps: list[Any] = []
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.last = self.norm(self.conv(x))
+        self.maps.append(self.last)
+        return self.last  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("change", [
+    bgn.standardize,
+    lambda model: bgn.convert(model, num_groups=2, fuse_act=True),
+    lambda model: bgn.fold(model.eval()),
+])  # fmt: skip
+def test_tracing_leaves_nothing_behind(change: Any) -> None:
+    model = change(Keeper())
+    assert (model.last, model.maps, model.calls) == (None, [], 0)
+    torch.save(model, io.BytesIO())
+
+
+def test_a_weight_that_is_computed_before_every_call_is_not_folded() -> None:
+    model = bgn.standardize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
+    prune.l1_unstructured(model[0], "weight", amount=0.3)  # type: ignore[index]
+    match = (
+        r"nothing was folded[\s\S]*0: its weight is computed before every call \(L1Unstructured\)"
+    )
+    with pytest.raises(ValueError, match=match):
+        bgn.fold(model.eval())
+    prune.remove(model[0], "weight")  # type: ignore[index]
+    model.double()
+    assert_close(bgn.fold(model)(x), model(x))
+
+
+def test_a_gain_is_reset() -> None:
+    model: Any = bgn.standardize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), gain=True)
+    nn.init.constant_(model[0].gain, 777.0)
+    model[0].reset_parameters()
+    assert torch.equal(model[0].gain, torch.ones(8))
+
+
+def test_script_says_what_to_do_instead() -> None:
+    model = bgn.standardize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
+    with pytest.raises(RuntimeError, match="cannot compile StandardizedConv2d; use .* bgn.fold"):
+        torch.jit.script(model)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from torch import Tensor, nn
@@ -11,6 +12,28 @@ from torch.fx import Proxy
 
 M = TypeVar("M", bound=nn.Module)
 P = ParamSpec("P")
+
+
+@contextlib.contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Within the context a traced ``forward`` may keep proxies in attributes; afterwards all
+    attributes, and what lists, dicts and sets in them hold, are those from before."""
+    before = [(module, dict(module.__dict__)) for module in model.modules()]
+    containers = [
+        (value, value.copy())
+        for _, attributes in before
+        for value in attributes.values()
+        if isinstance(value, (list, dict, set))
+    ]
+    try:
+        yield
+    finally:
+        for module, attributes in before:
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
+        for value, content in containers:
+            value.clear()
+            (value.extend if isinstance(value, list) else value.update)(content)
 
 
 def leaf(forward: Callable[Concatenate[M, P], Tensor]) -> Callable[Concatenate[M, P], Tensor]:

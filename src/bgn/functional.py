@@ -234,10 +234,12 @@ def batch_wide(
     if given is not None:
         return kernels.normalize_with(input, plan, *given, weight, bias, eps, after)
     if plan.smallest_count == 1:
+        by_channel = plan.part.channel_means
+        what = "a mean per channel" if by_channel else f"num_groups={plan.part.G}"
+        fewer = "" if by_channel else " a smaller num_groups,"
         raise ValueError(
-            f"input of shape {tuple(plan.shape)} with num_groups={plan.part.G} leaves 1 value per"
-            " statistic in training; expected more than 1: a larger batch, a smaller num_groups,"
-            " or eval()"
+            f"input of shape {tuple(plan.shape)} with {what} leaves 1 value per statistic in"
+            f" training; expected more than 1: a larger batch,{fewer} or eval()"
         )
     return kernels.normalize(input, plan, weight, bias, eps, running, reference, after)
 

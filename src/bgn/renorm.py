@@ -121,11 +121,11 @@ class Reference(NamedTuple):
         return float(r), float(d)
 
 
-@torch.no_grad()
 def corrections(reference: Reference, stats: Moments, part: Partition, eps: float) -> Tensor:
-    """r and d of a batch, (2, B, E) for E entries of the reference."""
+    """r and d of a batch, (2, B, E) for E entries of the reference: constants in every mode of
+    differentiation, so detached, because ``no_grad`` does not stop forward mode."""
     E = reference.entries
-    mean, var = (_entries(t, part, E) for t in (stats.mean, stats.var))
+    mean, var = (_entries(t.detach(), part, E) for t in (stats.mean, stats.var))
     wide = mean.dtype
     reference_mean, reference_var = (
         _entries(t.to(wide)[None], part, E) for t in (reference.mean, reference.var)

@@ -18,7 +18,7 @@ from bgn.recomputed import (
     recomputing,
 )
 from bgn.renorm import Reference, Renorm, wanted
-from bgn.running import Running
+from bgn.running import Running, are_trained
 
 
 class Renormalized(nn.Module):
@@ -94,8 +94,10 @@ class Renormalized(nn.Module):
         if self.renorm is None or self.renorm_steps is None:
             state_dict.pop(key, None)  # it matters for training with renormalization only
             return
+        own: Any = self
         mean, var = (state_dict.get(prefix + f"running_{name}") for name in ("mean", "var"))
         if key not in state_dict and isinstance(mean, Tensor) and isinstance(var, Tensor):
-            trained = mean.is_meta or bool(mean.any()) or bool((var != 1).any())
+            count = state_dict.get(prefix + "num_batches_tracked")
+            trained = mean.is_meta or are_trained(mean, var, count, own.momentum)
             steps = self.renorm.warmup * trained
             state_dict[key] = torch.tensor(steps, device=mean.device)

@@ -11,6 +11,8 @@ from torch import Tensor
 from bgn.checks import sizes
 from bgn.moments import Moments
 
+TOLERANCE = 1e-3  # for variances that were stored with few digits
+
 
 class Running:
     """Running mean and variance, and the weight of a new batch in them.
@@ -35,6 +37,32 @@ class Running:
         if self.momentum is not None:
             return self.momentum
         return 0.0 if self.counter is None else 1.0 / (int(self.counter) + 1)
+
+
+def are_trained(
+    mean: Tensor | None, var: Tensor | None, count: Tensor | None, momentum: float | None
+) -> bool:
+    """Whether running statistics are those of training: not of a new layer, nor of a trial run.
+
+    A variance begins at 1, and after k batches with momentum m it is at least (1 - m)^k. For fewer
+    than 1 / m batches that is much, so statistics that are no smaller are those of a trial run. A
+    layer that does not count, or has lost its counter, is trained if its statistics have moved.
+
+    >>> mean, var = torch.full((2,), 0.1), torch.tensor([0.95, 1.2])
+    >>> [are_trained(mean, var, torch.tensor(n), 0.1) for n in (0, 1, 9, 10)]
+    [True, False, False, True]
+    >>> are_trained(mean, torch.tensor([0.3, 1.2]), torch.tensor(5), 0.1)  # few, but exact
+    True
+    >>> are_trained(torch.zeros(2), torch.ones(2), None, 0.1)
+    False
+    """
+    if mean is None or var is None or not (bool(mean.any()) or bool((var != 1).any())):
+        return False
+    batches = 0 if count is None else int(count)
+    if momentum is None or not 0 < batches * momentum < 1:
+        return True
+    least = (1 - momentum) ** batches * (1 - TOLERANCE)
+    return bool((var < least).any())
 
 
 @torch.no_grad()

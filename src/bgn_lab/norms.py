@@ -14,8 +14,7 @@ from bgn.factory import BATCH_WIDE
 from bgn.groups import enough_groups
 from bgn.layers import CHANNEL
 from bgn.surgery.freeze import freeze_layer
-from bgn.surgery.job import is_trained
-from bgn.surgery.kinds import normalizers
+from bgn.surgery.kinds import is_trained, normalizers
 from bgn.surgery.sample import visit
 from bgn_lab import imports, partners
 from bgn_lab.paper import NORMALIZERS

@@ -263,7 +263,8 @@ def test_pretrained_layers_renormalize_from_the_first_step(norm: str, tmp_path: 
     torch.manual_seed(0)
     before = build(nn.BatchNorm2d).train()
     with torch.no_grad():
-        before(torch.randn(8, 1, 16, 16))
+        for _ in range(10):
+            before(torch.randn(8, 1, 16, 16))
     weights = tmp_path / "bn.pth"
     torch.save(before.state_dict(), weights)
     recipe = Recipe(norm=norm, groups=2 if "bgn" in norm else None)

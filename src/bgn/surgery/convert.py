@@ -408,6 +408,16 @@ def _warn(jobs: list[Job], optimizer: torch.optim.Optimizer | None) -> None:
         "training batches are no longer corrected towards the running statistics (renorm)",
     )
     say(
+        [
+            job.name
+            for job in jobs
+            if job.kind.channel_means and job.kind.num_groups != job.kind.num_features
+            if job.target.batch_wide and "center" not in job.target.row.extras
+            if job.target.num_groups != job.target.num_features
+        ],
+        "a group's channels share a mean in training, as they did not before (center)",
+    )
+    say(
         [job.name for job in jobs if job.adds_bias],
         "a bias is added, which takes up the difference of the means",
     )

@@ -24,7 +24,7 @@ from bgn.surgery.kinds import Kind, identify, normalizers, some_normalizers
 from bgn.surgery.modules import inherit, listed, replace, unparametrize, without_hooks
 from bgn.surgery.pairs import TRANSPOSED, Pair, find, same_width
 from bgn.surgery.problems import Problem, report
-from bgn.surgery.standardized import Standardized, bake
+from bgn.surgery.standardized import Standardized, bake, computed_before_calls
 from bgn.surgery.support import SumActivated, is_activated, is_plain
 
 
@@ -58,9 +58,10 @@ def fold(model: nn.Module, example: Any = None) -> nn.Module:
         raise ValueError(
             f"model is in training mode ({listed(training)}); call model.eval() before folding"
         )
-    split = [p for name, layer in found.items() if (p := _splits_channels(name, layer))]
-    if split:
-        raise ValueError("nothing was folded, because of\n" + report(split))
+    bad = [p for name, layer in found.items() if (p := _splits_channels(name, layer))]
+    bad += [p for name, layer in model.named_modules() if (p := _cannot_be_baked(name, layer))]
+    if bad:
+        raise ValueError("nothing was folded, because of\n" + report(bad))
 
     original, model = model, copy.deepcopy(model)
     found = normalizers(model)
@@ -166,6 +167,12 @@ def _pairs(model: nn.Module, candidates: list[Pair]) -> dict[nn.Module, nn.Modul
     }
     taken = list(pairs.values())
     return {norm: linear for norm, linear in pairs.items() if taken.count(linear) == 1}
+
+
+def _cannot_be_baked(name: str, layer: nn.Module) -> Problem | None:
+    """Why a layer's standardized weight cannot become its weight."""
+    computed = computed_before_calls(layer) if isinstance(layer, Standardized) else ""
+    return Problem(name, computed) if computed else None
 
 
 def _fits(linear: Any, norm: nn.Module) -> bool:

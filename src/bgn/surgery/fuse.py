@@ -25,6 +25,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from bgn._fx import unchanged
 from bgn.activated import BatchGroupNormAct2d
 from bgn.activation import INPUT, OUTPUT, SLOPE, activation_of, is_invertible_module
 from bgn.layers import BatchGroupNorm2d
@@ -69,7 +70,8 @@ def _graph(module: nn.Module) -> fx.Graph | None:
     try:
         for training in (True, False):
             module.training = training
-            graphs.append(_Shallow().trace(module))
+            with unchanged(module):
+                graphs.append(_Shallow().trace(module))
     except Exception:  # anything may stop the tracer: control flow, unknown types
         return None
     finally:

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 from bgn.layers import CHANNEL
 from bgn.renorm import MOMENTUM, UNBOUNDED, wanted
 from bgn.surgery.freeze import Frozen, freeze_layer
-from bgn.surgery.kinds import Kind
+from bgn.surgery.kinds import Kind, is_trained
 from bgn.surgery.modules import inherit
 from bgn.surgery.support import activate, is_activated
 from bgn.surgery.transfer import Transfer, transfer
@@ -61,7 +61,7 @@ def plan(name: str, layer: Any, kind: Kind, target: Kind, options: dict[str, Any
     renorm = options.pop("renorm", KEEP)
     new = target.row.make(spatial, C, G, **options)
     if "renorm" in target.row.extras:
-        _renormalize(new, layer, renorm)
+        _renormalize(new, layer, renorm, name or "the model itself")
     if layer.weight is not None and layer.bias is None and not _shifts(layer, carried):
         new.register_parameter("bias", None)
     return Job(name, layer, kind, target, new, carried)
@@ -76,29 +76,25 @@ def _momentum(layer: Any, target: Kind, options: dict[str, Any]) -> float | None
     return None if own is None else min(own, MOMENTUM)
 
 
-def _renormalize(new: Any, old: Any, renorm: Any) -> None:
+def _renormalize(new: Any, old: Any, renorm: Any, name: str) -> None:
     """Renormalize as asked for, or as the old layer does.
 
     Statistics that were trained are a good reference: no warmup is needed, and, for True, no
-    bounds, so that training begins with what eval mode computes.
+    bounds, so that training begins with what eval mode computes. A layer that renormalizes keeps
+    its settings for True, and the steps of its warmup for settings like its own.
     """
+    own, own_steps = getattr(old, "renorm", None), getattr(old, "renorm_steps", 0)
     steps, asked = 0, renorm is not KEEP and renorm
-    if renorm is KEEP:
-        renorm, steps = getattr(old, "renorm", None), getattr(old, "renorm_steps", 0)
+    if renorm is KEEP or (own is not None and (renorm is True or renorm == own)):
+        renorm, steps = own, own_steps
     elif renorm is not False and renorm is not None and is_trained(old):
         renorm = UNBOUNDED if renorm is True else renorm
         steps = renorm.warmup
     renorm = wanted(renorm)
     if asked and renorm is not None and new.running_mean is None:
-        raise ValueError(f"renorm={asked} needs running statistics, and a layer has none: {old}")
+        raise ValueError(f"renorm={asked} needs running statistics, and {name} has none: {old}")
     if renorm is not None and new.running_mean is not None:
         new.set_renorm(renorm, int(steps))
-
-
-def is_trained(layer: Any) -> bool:
-    """Whether running statistics are no longer those of a new layer."""
-    mean, var = getattr(layer, "running_mean", None), getattr(layer, "running_var", None)
-    return mean is not None and var is not None and bool(mean.any() or (var != 1).any())
 
 
 def _shifts(layer: Any, carried: Transfer | None) -> bool:

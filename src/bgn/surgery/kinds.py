@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from bgn.factory import NORMALIZERS, Normalizer
 from bgn.layers import CHANNEL
 from bgn.partition import Partition
+from bgn.running import are_trained
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,19 @@ def is_frozen_batch_norm(layer: nn.Module) -> bool:
     return type(layer).__name__.startswith("FrozenBatchNorm") and buffers <= {
         n for n, _ in layer.named_buffers(recurse=False)
     }
+
+
+def is_trained(layer: nn.Module) -> bool:
+    """Whether a layer's running statistics are those of training, see :func:`are_trained`.
+
+    A lazy layer, or one on the meta device, is not: it has no values.
+    """
+    own: Any = layer
+    names = "running_mean", "running_var", "num_batches_tracked"
+    mean, var, count = (getattr(own, name, None) for name in names)
+    if any(t is not None and (is_lazy(t) or t.is_meta) for t in (mean, var, count)):
+        return False
+    return are_trained(mean, var, count, getattr(own, "momentum", None))
 
 
 def is_undecided(layer: nn.Module) -> bool:

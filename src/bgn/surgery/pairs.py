@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import fx, nn
 
+from bgn._fx import unchanged
 from bgn.surgery.kinds import identify
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -67,7 +68,8 @@ def find(
         shared: also what follows several convolutions.
     """
     try:
-        graph = _Tracer(is_leaf).trace(module, _defaults(module))
+        with unchanged(module):
+            graph = _Tracer(is_leaf).trace(module, _defaults(module))
     except Exception:  # anything may stop the tracer: control flow, *args, unknown types
         found = [
             pair

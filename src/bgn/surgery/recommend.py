@@ -15,8 +15,7 @@ from torch import distributed, nn
 
 from bgn import checks
 from bgn.groups import CHANNELS, PAPER
-from bgn.surgery.job import is_trained
-from bgn.surgery.kinds import some_normalizers
+from bgn.surgery.kinds import is_trained, some_normalizers
 from bgn.surgery.standardize import is_lazy_layer
 from bgn.surgery.standardize import plan as plan_weights
 
@@ -66,8 +65,8 @@ NEW = {
 def recommend(model: nn.Module, batch_size: int) -> Recommendation:
     """What :func:`convert` does by default to this model, and why.
 
-    It depends on whether the model was trained, so load a checkpoint first, and on the images that
-    one process normalizes together.
+    It depends on the images that one process normalizes together, and on whether the model was
+    trained, so load a checkpoint first. A few batches to try a new model out do not count.
 
     >>> print(recommend(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), batch_size=2))
     num_groups=8, standardize=True, for a new model: with eight workers of 2 images 2.1 ± 2.0 ...
@@ -82,7 +81,7 @@ def of_layers(model: nn.Module, layers: Iterable[nn.Module], batch_size: int) ->
     if any(map(is_trained, known)):
         found = replace(_row(TRAINED, batch_size), model="a trained model")
         return replace(found, renorm=found.renorm and not any(map(_has_no_statistics, known)))
-    if any(map(_was_learned, known)):
+    if any(map(_was_learned, [own for own in known if not hasattr(own, "running_mean")])):
         why = "it has no running statistics to keep, and no study is of that"
         return Recommendation(PAPER, model="a trained model", why=why)
     found = replace(_row(NEW, batch_size), model="a new model")

@@ -13,12 +13,17 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from bgn.surgery.domains import DomainNorm
-from bgn.surgery.kinds import identify, some_normalizers
+from bgn.surgery.kinds import identify, is_trained, some_normalizers
 from bgn.surgery.mixin import Mixed
 from bgn.surgery.modules import listed, refuse_data_parallel, without_hooks
 from bgn.surgery.pairs import CONVOLUTIONS, LINEAR, find, is_linear, same_width
 from bgn.surgery.problems import Problem, report
-from bgn.surgery.standardized import Standardized, elements, standardize_layer
+from bgn.surgery.standardized import (
+    Standardized,
+    computed_before_calls,
+    elements,
+    standardize_layer,
+)
 
 EPS = 1e-6
 Types = type | tuple[type, ...]
@@ -129,7 +134,7 @@ def plan(
     trained = {
         names[norm]: None
         for norm, own in found.items()
-        if any(layer in new for layer in own) and _has_run(norm)
+        if any(layer in new for layer in own) and is_trained(norm)
     }
     if trained:
         _warn(
@@ -190,9 +195,8 @@ def _refusal(layer: Any, eps: float, gain: bool) -> str | None:
     cls = f"{type(layer).__module__}.{type(layer).__qualname__}"
     if is_lazy_layer(layer):
         return "it is lazy; run a batch through the model first"
-    if "weight" not in layer._parameters:
-        hooks = [type(hook).__name__ for hook in layer._forward_pre_hooks.values()]
-        return f"its weight is computed before every call ({', '.join(hooks)}); remove that first"
+    if computed := computed_before_calls(layer):
+        return computed
     own = type(layer)._conv_forward if isinstance(layer, CONVOLUTIONS[:3]) else None
     plain = own in (None, *(kind._conv_forward for kind in CONVOLUTIONS[:3]))
     if not is_linear(layer) or "forward" in layer.__dict__ or not plain:
@@ -217,12 +221,6 @@ def _tied(model: nn.Module, layers: Iterable[nn.Module]) -> list[Problem]:
 
 def _weight(layer: nn.Module) -> bool:
     return layer._parameters.get("weight") is not None
-
-
-def _has_run(norm: Any) -> bool:
-    """Whether a normalizer has running statistics of some batches."""
-    count = getattr(norm, "num_batches_tracked", None)
-    return count is not None and not count.is_meta and bool(count)
 
 
 def _check_options(eps: Any, gain: Any, only: Any) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 from bgn.surgery.mixin import Mixed, mixed, parts
 from bgn.surgery.modules import unparametrize
@@ -36,9 +37,20 @@ class Standardized(Mixed):
         """The weight that the layer computes with."""
         return _standardize(self, self.weight)
 
+    def __prepare_scriptable__(self) -> Any:
+        raise RuntimeError(
+            f"torch.jit.script cannot compile {type(self).__name__}; use torch.jit.trace or"
+            " torch.export, or script what bgn.fold(model) gives"
+        )
+
     def extra_repr(self: Any) -> str:
         gain = "" if self.gain is None else ", gain=True"
         return f"{super().extra_repr()}, weight_eps={self.weight_eps}{gain}"  # type: ignore[misc]
+
+    def reset_parameters(self: Any) -> None:
+        super().reset_parameters()  # type: ignore[misc]
+        if self.gain is not None:
+            nn.init.ones_(self.gain)
 
     def _load_from_state_dict(
         self: Any, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
@@ -81,6 +93,14 @@ def elements(layer: Any) -> int:
     """
     n: int = layer.weight.numel() // _width(layer)
     return n
+
+
+def computed_before_calls(layer: Any) -> str:
+    """Why the weight is no parameter, such as that of a pruned layer; empty if it is one."""
+    if "weight" in layer._parameters or parametrize.is_parametrized(layer, "weight"):
+        return ""
+    hooks = [type(hook).__name__ for hook in layer._forward_pre_hooks.values()]
+    return f"its weight is computed before every call ({', '.join(hooks)}); remove that first"
 
 
 def standardize_layer(layer: Any, eps: float, gain: bool) -> None:
