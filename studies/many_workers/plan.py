@@ -14,7 +14,7 @@ from studies.many_workers.cells import CELLS, MOST_RATES, RATES, ROWS, row
 
 FIRST = "mini-2"
 """The cell in which all rows are trained."""
-CORE = ("bn", "bn+ws", "gn+ws", "bgn+ws, G = 8", "bgn+ws, G = 1", "bgn, G = 1", "bgn, G = 8", "gn")
+CORE = ("bn", "bgn+ws, G = 1", "bn+ws", "bgn+ws, G = 8", "gn+ws", "bgn, G = 1", "bgn, G = 8", "gn")
 """Rows of the first stage, out of which those that decide are chosen."""
 ALWAYS = ("bn", "bn+ws", "gn", "gn+ws")
 

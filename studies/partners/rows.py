@@ -44,7 +44,10 @@ at two images, so it needs no rows of its own."""
 
 EPOCHS, SHORT = 10, 3
 """Length of the runs that are compared, and of those that choose a learning rate."""
-ALONE = ("bn", "bn+ws", "gn", "gn+ws", "bgn", "bgn+ws", "bgn+ws+renorm", "bn+ws+renorm")
+ALONE = (
+    *("bn", "bn+ws", "gn", "gn+ws", "bgn", "bgn+ws", "bgn+ws+renorm", "bn+ws+renorm"),
+    "bgn+ws, G = 8",
+)
 """Rows that one worker trains, too."""
 
 
