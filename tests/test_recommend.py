@@ -103,6 +103,7 @@ def test_a_new_model_whose_weights_cannot_be_standardized() -> None:
     found = bgn.recommend(model, 2)
     assert (found.num_groups, found.standardize) == ("channels", False)
     assert "refused here: 0: it is parametrized by _WeightNorm" in found.why
+    assert bgn.recommend(model, 1).num_groups == 1
     assert bgn.convert(model, batch_size=2)[1].num_groups == 16  # type: ignore[index]
 
 
@@ -119,6 +120,7 @@ def test_other_trained_models() -> None:
     mixed = trained()
     mixed[4] = nn.BatchNorm2d(32, track_running_stats=False)
     assert not bgn.recommend(mixed, 2).renorm
+    assert "some layers have no running statistics" in bgn.recommend(mixed, 2).why
     with pytest.warns(UserWarning, match="only weight and bias are carried over.*: 4$"):
         bgn.convert(mixed, batch_size=2)
 

@@ -80,14 +80,18 @@ def of_layers(model: nn.Module, layers: Iterable[nn.Module], batch_size: int) ->
     known = [layer for layer in layers if not (_has_no_values(layer))]
     if any(map(is_trained, known)):
         found = replace(_row(TRAINED, batch_size), model="a trained model")
-        return replace(found, renorm=found.renorm and not any(map(_has_no_statistics, known)))
+        if found.renorm and any(map(_has_no_statistics, known)):
+            why = "BN as it was, for some layers have no running statistics to renormalize with"
+            return replace(found, renorm=False, why=why)
+        return found
     if any(map(_was_learned, [own for own in known if not hasattr(own, "running_mean")])):
         why = "it has no running statistics to keep, and no study is of that"
         return Recommendation(PAPER, model="a trained model", why=why)
     found = replace(_row(NEW, batch_size), model="a new model")
     if found.standardize and (reason := _cannot_standardize(model, known)):
-        why = f"without standardized weights BN did best, and they are refused here: {reason}"
-        return replace(found, num_groups=CHANNELS, standardize=False, why=why)
+        G, best = (found.num_groups, "one group") if batch_size == 1 else (CHANNELS, "BN")
+        why = f"without standardized weights {best} did best, and they are refused here: {reason}"
+        return replace(found, num_groups=G, standardize=False, why=why)
     return found
 
 
