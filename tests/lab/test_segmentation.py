@@ -186,6 +186,7 @@ def imagenet(tmp_path: Path) -> str:
     return str(tmp_path / "bn.safetensors")
 
 
+@pytest.mark.filterwarnings("ignore:standardize. running statistics are those of the weights")
 @pytest.mark.parametrize("norm", [*NAMES, "bn+renorm", "bgn+renorm", "bn+ws", "bn+frozen"])
 def test_pretrained_weights_are_carried_over_as_exactly_as_possible(
     norm: str, imagenet: str
