@@ -51,6 +51,15 @@ def best(row: Row, rates: Sequence[float], ledger: Ledger) -> float | None:
     return max(found, key=score).recipe.lr if len(found) == len(rates) else None
 
 
+def close(row: Row, rates: Sequence[float], ledger: Ledger, near: float) -> tuple[float, ...]:
+    """The best rate, and the second best where it is at most ``near`` behind; none until all rates
+    were tried. A short run cannot tell such rates apart."""
+    found = sorted(runs(row, rates, ledger), key=score, reverse=True)
+    if len(found) < len(rates):
+        return ()
+    return tuple(run.recipe.lr for run in found[:2] if score(found[0]) - score(run) <= near)
+
+
 def widened(row: Row, rates: Sequence[float], ledger: Ledger, most: int) -> tuple[float, ...]:
     """The rates, and further ones in steps of four while the best is at an edge.
 

@@ -10,13 +10,17 @@ from typing import NamedTuple
 from bgn_lab.recipe import Recipe
 from studies import rates
 from studies.ledger import Ledger
-from studies.many_workers.cells import CELLS, MOST_RATES, RATES, ROWS, row
+from studies.many_workers.cells import CELLS, MOST_RATES, RATES, ROWS, row, tuned_as
 
 FIRST = "mini-2"
 """The cell in which all rows are trained."""
 CORE = ("bn", "bgn+ws, G = 1", "bn+ws", "bgn+ws, G = 8", "gn+ws", "bgn, G = 1", "bgn, G = 8", "gn")
 """Rows of the first stage, out of which those that decide are chosen."""
 ALWAYS = ("bn", "bn+ws", "gn", "gn+ws")
+BASES = ("bn", "bn+ws")
+"""Rows that others are compared with, and that may fall with fewer images."""
+CLOSE = 0.01
+"""Two rates whose short runs are this near on validation images are both trained to the end."""
 
 
 class Stage(NamedTuple):
@@ -24,18 +28,20 @@ class Stage(NamedTuple):
 
     cell: str
     rows: str
-    """core, all or deciding."""
+    """core, bases, all or deciding."""
     seeds: tuple[int, ...] = (0,)
 
 
 STAGES = (
     Stage(FIRST, "core"),
-    Stage("mini-32", "deciding"),
+    Stage("mini-32", "bases"),
     Stage(FIRST, "deciding", (1, 2)),
-    Stage("mini-32", "deciding", (1, 2)),
+    Stage("mini-32", "bases", (1, 2)),
+    Stage("mini-32", "deciding"),
     *(Stage(f"paper-{n}", "deciding") for n in (2, 32)),
     *(Stage(f"cifar-{n}", "deciding") for n in (2, 32)),
     Stage(FIRST, "all"),
+    Stage("mini-32", "deciding", (1, 2)),
     Stage("mini-8", "deciding"),
     *(Stage(f"cifar-{n}", "deciding", (1, 2)) for n in (2, 32)),
     *(Stage(f"paper-{n}", "deciding") for n in (8, 4)),
@@ -45,14 +51,25 @@ STAGES = (
 """The most informative first."""
 
 
+def candidates(cell: str, name: str, mini: Path, ledger: Ledger) -> tuple[Recipe, ...]:
+    """A row at the rates that are trained to the end; none until the short runs are done."""
+    own, like = row(CELLS[cell], name, mini), tuned_as(name)
+    if CELLS[cell].paper:
+        return (own.full,)
+    if like != name:
+        chosen = best(cell, like, mini, ledger)
+        return () if chosen is None else (replace(own.full, lr=chosen.lr),)
+    tried = rates.widened(own, RATES, ledger, MOST_RATES)
+    return tuple(replace(own.full, lr=lr) for lr in rates.close(own, tried, ledger, CLOSE))
+
+
 def best(cell: str, name: str, mini: Path, ledger: Ledger) -> Recipe | None:
     """A row at its learning rate; None until that is chosen."""
-    own = row(CELLS[cell], name, mini)
-    if CELLS[cell].paper:
-        return own.full
-    tried = rates.widened(own, RATES, ledger, MOST_RATES)
-    lr = rates.best(own, tried, ledger)
-    return None if lr is None else replace(own.full, lr=lr)
+    own = candidates(cell, name, mini, ledger)
+    if len(own) < 2:
+        return own[0] if own else None
+    done = list(rates.ordered({str(one.lr): one for one in own}, ledger).values())
+    return done[0] if len(done) == len(own) else None
 
 
 def deciding(mini: Path, ledger: Ledger) -> tuple[str, ...]:
@@ -72,19 +89,22 @@ def names(stage: Stage, mini: Path, ledger: Ledger) -> tuple[str, ...]:
     """Rows of a stage, as far as what is done decides them."""
     if stage.rows == "deciding":
         return deciding(mini, ledger)
-    return CORE if stage.rows == "core" else tuple(ROWS)
+    return {"core": CORE, "bases": BASES, "all": tuple(ROWS)}[stage.rows]
 
 
 def wanted(stage: Stage, mini: Path, ledger: Ledger) -> Iterator[Recipe]:
-    """Recipes of a stage, as far as what is done decides them: short runs before full ones."""
+    """Recipes of a stage, as far as what is done decides them: short runs, then the first seed at
+    all rates that are close, then all seeds at the best."""
     own = names(stage, mini, ledger)
     rows = {name: row(CELLS[stage.cell], name, mini) for name in own}
-    full = {name: best(stage.cell, name, mini, ledger) for name in own}
     if not CELLS[stage.cell].paper:
         yield from _short(rows.values(), ledger)
-    if all(recipe is not None for recipe in full.values()):
-        for seed in stage.seeds:
-            yield from (replace(r, seed=seed) for r in full.values() if r is not None)
+    close = {name: candidates(stage.cell, name, mini, ledger) for name in own}
+    if all(close.values()):
+        yield from (recipe for recipes in close.values() for recipe in recipes)
+        full = [best(stage.cell, name, mini, ledger) for name in own]
+        for seed in filter(None, stage.seeds):  # seed 0 is among the former
+            yield from (replace(r, seed=seed) for r in full if r is not None)
 
 
 def _short(rows: Iterable[rates.Row], ledger: Ledger) -> Iterator[Recipe]:

@@ -40,12 +40,14 @@ def main() -> None:
     for stage in STAGES:
         seeds = ", ".join(map(str, stage.seeds))
         print(f"{stage.cell}, {stage.rows} rows, seeds {seeds}", flush=True)
-        if not run_all(partial(wanted, stage, mini, ledger), FOLDER, where, end, ledger):
-            return
+        done = run_all(partial(wanted, stage, mini, ledger), FOLDER, where, end, ledger)
         for own in wanted(stage, mini, ledger):
             folder = FOLDER / folder_name(own)
-            if own.epochs > SHORT and own not in diagnoses and folder.exists():
+            finished = own in ledger and own.epochs > SHORT and own not in diagnoses
+            if finished and folder.exists():
                 diagnoses.add(own, folder)
+        if not done:
+            return
 
 
 if __name__ == "__main__":

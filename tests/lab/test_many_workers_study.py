@@ -90,6 +90,31 @@ def test_rates_first_then_wider_ones_at_the_edge_then_runs_to_the_end(
     assert len(full) == len(plan.CORE)
 
 
+def test_rates_that_short_runs_cannot_tell_apart_are_both_trained_to_the_end(
+    tmp_path: Path,
+) -> None:
+    """Three seeds then take the better of the two, by validation images."""
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    bases = plan.Stage("mini-2", "bases", (0, 1))
+    after = {0.0125: 33.0, 0.05: 36.0, 0.2: 35.2, 0.8: 34.9}  # of the short runs; 0.8 is not second
+    full = {0.05: 40.0, 0.2: 44.0}
+    order = []
+    while left := [own for own in plan.wanted(bases, MINI, ledger) if own not in ledger]:
+        order += [own for own in left if own.norm == "bn" and own.epochs == EPOCHS]
+        for own in left:
+            done(ledger, tmp_path, own, (after if own.epochs == SHORT else full)[own.lr])
+    assert [(own.lr, own.seed) for own in order if own.standardize] == [
+        (0.05, 0),
+        (0.2, 0),
+        (0.2, 1),
+    ]
+    assert {own.lr for own in order} == {0.05, 0.2}
+    like = plan.candidates("mini-2", "bn+ws+renorm", MINI, ledger)
+    assert [own.lr for own in like] == [0.2]  # a relative has the rate that was chosen
+    paper = plan.candidates("paper-2", "bn", MINI, ledger)
+    assert len(paper) == 1
+
+
 def test_rows_that_normalize_each_image_share_runs_where_a_step_has_128_images() -> None:
     for name in ROWS:
         at_2, at_32 = (recipe(CELLS[f"mini-{n}"], name, MINI) for n in (2, 32))
@@ -108,7 +133,7 @@ def test_the_deciding_rows_are_chosen_when_the_core_is_done(
         "bgn+ws, G = 1",
         "bgn+ws, G = 8",
     )
-    assert list(plan.wanted(plan.STAGES[1], MINI, Ledger(tmp_path / "none"))) == []
+    assert list(plan.wanted(plan.STAGES[2], MINI, Ledger(tmp_path / "none"))) == []
     assert plan.deciding(MINI, Ledger(tmp_path / "none")) == ()
 
 
@@ -116,12 +141,12 @@ def test_the_report(tmp_path: Path, study: tuple[Ledger, list[Recipe]]) -> None:
     ledger = Ledger(tmp_path / "runs.jsonl")
     ledger.path.write_text(study[0].path.read_text())
     ledger = Ledger(ledger.path)
-    trained(ledger, tmp_path, plan.STAGES[2])
+    for stage in plan.STAGES[1:5]:
+        trained(ledger, tmp_path, stage)
+    trained(ledger, tmp_path, plan.Stage("mini-32", "deciding", (1, 2)))
     diagnoses = Diagnoses(tmp_path / "diagnoses.jsonl")
     bn = plan.best("mini-2", "bn", MINI, ledger)
     assert bn is not None
-    for seeds in plan.STAGES[1], plan.STAGES[3]:
-        trained(ledger, tmp_path, seeds)
     own = {"training mode": 0.55, "first worker": 0.4, "all workers": 0.45, "recalibrated": 0.5}
     diagnoses.path.write_text(json.dumps({"recipe": to_json(bn), "accuracy": own}) + "\n")
     found = report.collect(MINI, ledger, Diagnoses(diagnoses.path))
