@@ -51,13 +51,27 @@ def best(row: Row, rates: Sequence[float], ledger: Ledger) -> float | None:
     return max(found, key=score).recipe.lr if len(found) == len(rates) else None
 
 
-def close(row: Row, rates: Sequence[float], ledger: Ledger, near: float) -> tuple[float, ...]:
-    """The best rate, and the second best where it is at most ``near`` behind; none until all rates
-    were tried. A short run cannot tell such rates apart."""
-    found = sorted(runs(row, rates, ledger), key=score, reverse=True)
-    if len(found) < len(rates):
-        return ()
-    return tuple(run.recipe.lr for run in found[:2] if score(found[0]) - score(run) <= near)
+def climbed(row: Row, rates: Sequence[float], ledger: Ledger) -> tuple[list[float], bool]:
+    """The rates that are trained to the end, and whether the best of them is the best of all.
+
+    The first is the best of the short runs; then, one at a time, a rate next to the best so far,
+    unless its short run was less than half as good as the best. None until all short runs are done.
+    """
+    short = {run.recipe.lr: score(run) for run in runs(row, rates, ledger)}
+    if len(short) < len(rates):
+        return [], False
+    order, most = sorted(short), max(short.values())
+    climb = [max(short, key=lambda lr: short[lr])]
+    while True:
+        full = {lr: run for lr in climb if (run := ledger.get(replace(row.full, lr=lr)))}
+        if len(full) < len(climb):
+            return climb, False
+        top = order.index(max(full, key=lambda lr: score(full[lr])))
+        near = order[max(top - 1, 0) : top + 2]
+        left = [lr for lr in near if lr not in climb and 2 * short[lr] >= most]
+        if not left:
+            return climb, True
+        climb.append(max(left, key=lambda lr: short[lr]))
 
 
 def widened(row: Row, rates: Sequence[float], ledger: Ledger, most: int) -> tuple[float, ...]:

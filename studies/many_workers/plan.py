@@ -19,8 +19,6 @@ CORE = ("bn", "bgn+ws, G = 1", "bn+ws", "bgn+ws, G = 8", "gn+ws", "bgn, G = 1", 
 ALWAYS = ("bn", "bn+ws", "gn", "gn+ws")
 BASES = ("bn", "bn+ws")
 """Rows that others are compared with, and that may fall with fewer images."""
-CLOSE = 0.01
-"""Two rates whose short runs are this near on validation images are both trained to the end."""
 
 
 class Stage(NamedTuple):
@@ -51,25 +49,26 @@ STAGES = (
 """The most informative first."""
 
 
-def candidates(cell: str, name: str, mini: Path, ledger: Ledger) -> tuple[Recipe, ...]:
-    """A row at the rates that are trained to the end; none until the short runs are done."""
+def candidates(cell: str, name: str, mini: Path, ledger: Ledger) -> tuple[tuple[Recipe, ...], bool]:
+    """A row at the rates that are trained to the end, none until the short runs are done; and
+    whether the best of these is the best of all."""
     own, like = row(CELLS[cell], name, mini), tuned_as(name)
     if CELLS[cell].paper:
-        return (own.full,)
+        return (own.full,), True
     if like != name:
         chosen = best(cell, like, mini, ledger)
-        return () if chosen is None else (replace(own.full, lr=chosen.lr),)
+        return ((), False) if chosen is None else ((replace(own.full, lr=chosen.lr),), True)
     tried = rates.widened(own, RATES, ledger, MOST_RATES)
-    return tuple(replace(own.full, lr=lr) for lr in rates.close(own, tried, ledger, CLOSE))
+    found, settled = rates.climbed(own, tried, ledger)
+    return tuple(replace(own.full, lr=lr) for lr in found), settled
 
 
 def best(cell: str, name: str, mini: Path, ledger: Ledger) -> Recipe | None:
     """A row at its learning rate; None until that is chosen."""
-    own = candidates(cell, name, mini, ledger)
-    if len(own) < 2:
-        return own[0] if own else None
-    done = list(rates.ordered({str(one.lr): one for one in own}, ledger).values())
-    return done[0] if len(done) == len(own) else None
+    own, settled = candidates(cell, name, mini, ledger)
+    if not settled or len(own) == 1:
+        return own[0] if settled else None
+    return next(iter(rates.ordered({str(one.lr): one for one in own}, ledger).values()))
 
 
 def deciding(mini: Path, ledger: Ledger) -> tuple[str, ...]:
@@ -93,18 +92,17 @@ def names(stage: Stage, mini: Path, ledger: Ledger) -> tuple[str, ...]:
 
 
 def wanted(stage: Stage, mini: Path, ledger: Ledger) -> Iterator[Recipe]:
-    """Recipes of a stage, as far as what is done decides them: short runs, then the first seed at
-    all rates that are close, then all seeds at the best."""
+    """Recipes of a stage, as far as what is done decides them: short runs, then the first seed to
+    the end at one rate after the other, then all seeds at the best."""
     own = names(stage, mini, ledger)
     rows = {name: row(CELLS[stage.cell], name, mini) for name in own}
     if not CELLS[stage.cell].paper:
         yield from _short(rows.values(), ledger)
-    close = {name: candidates(stage.cell, name, mini, ledger) for name in own}
-    if all(close.values()):
-        yield from (recipe for recipes in close.values() for recipe in recipes)
-        full = [best(stage.cell, name, mini, ledger) for name in own]
-        for seed in filter(None, stage.seeds):  # seed 0 is among the former
-            yield from (replace(r, seed=seed) for r in full if r is not None)
+    tried = [candidates(stage.cell, name, mini, ledger)[0] for name in own]
+    yield from (recipe for recipes in tried for recipe in recipes)
+    full = [best(stage.cell, name, mini, ledger) for name in own]
+    for seed in filter(None, stage.seeds):  # seed 0 is among the former
+        yield from (replace(r, seed=seed) for r in full if r is not None)
 
 
 def _short(rows: Iterable[rates.Row], ledger: Ledger) -> Iterator[Recipe]:

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from studies import rates
 from studies.ledger import Ledger, to_json
 from studies.many_workers import plan, report
 from studies.many_workers.cells import (
@@ -42,7 +43,7 @@ def score(own: Recipe) -> float:
                             median_of=own.median_of, seed=own.seed) == own)  # fmt: skip
     place = list(ROWS).index(name)
     best = BEST[tuned_as(name)]
-    return 60.0 - place + (own.epochs > SHORT) * 10 - 20 * (own.lr != best) + own.seed / 10
+    return 60.0 - place + (own.epochs > SHORT) * 10 - 35 * (own.lr != best) + own.seed / 10
 
 
 def trained(ledger: Ledger, folder: Path, stage: plan.Stage) -> list[Recipe]:
@@ -90,29 +91,36 @@ def test_rates_first_then_wider_ones_at_the_edge_then_runs_to_the_end(
     assert len(full) == len(plan.CORE)
 
 
-def test_rates_that_short_runs_cannot_tell_apart_are_both_trained_to_the_end(
-    tmp_path: Path,
-) -> None:
-    """Three seeds then take the better of the two, by validation images."""
+def test_rates_next_to_the_best_are_trained_to_the_end(tmp_path: Path) -> None:
+    """Short runs prefer 0.05; to the end 0.2 is best. Other seeds take that."""
     ledger = Ledger(tmp_path / "runs.jsonl")
     bases = plan.Stage("mini-2", "bases", (0, 1))
-    after = {0.0125: 33.0, 0.05: 36.0, 0.2: 35.2, 0.8: 34.9}  # of the short runs; 0.8 is not second
-    full = {0.05: 40.0, 0.2: 44.0}
-    order = []
+    short = {0.0125: 35.0, 0.05: 36.0, 0.2: 35.2, 0.8: 34.9}
+    full = {0.0125: 30.0, 0.05: 40.0, 0.2: 44.0, 0.8: 42.0}
+    rounds = []
     while left := [own for own in plan.wanted(bases, MINI, ledger) if own not in ledger]:
-        order += [own for own in left if own.norm == "bn" and own.epochs == EPOCHS]
+        rounds.append([(own.lr, own.seed) for own in left if own.epochs == EPOCHS])
+        assert not any(own.lr == 0.8 for own in left)  # 0.05 is not at the edge
         for own in left:
-            done(ledger, tmp_path, own, (after if own.epochs == SHORT else full)[own.lr])
-    assert [(own.lr, own.seed) for own in order if own.standardize] == [
-        (0.05, 0),
-        (0.2, 0),
-        (0.2, 1),
-    ]
-    assert {own.lr for own in order} == {0.05, 0.2}
-    like = plan.candidates("mini-2", "bn+ws+renorm", MINI, ledger)
+            done(ledger, tmp_path, own, (short if own.epochs == SHORT else full)[own.lr])
+    assert rounds == [[], 2 * [(0.05, 0)], 2 * [(0.2, 0)], 2 * [(0.2, 1)]]
+    like, settled = plan.candidates("mini-2", "bn+ws+renorm", MINI, ledger)
     assert [own.lr for own in like] == [0.2]  # a relative has the rate that was chosen
-    paper = plan.candidates("paper-2", "bn", MINI, ledger)
-    assert len(paper) == 1
+    assert settled
+    assert len(plan.candidates("paper-2", "bn", MINI, ledger)[0]) == 1
+
+
+def test_a_rate_whose_short_run_was_half_as_good_is_left_out(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "runs.jsonl")
+    own = row(CELLS["mini-2"], "bn", MINI)
+    for lr, accuracy in {0.0125: 70.0, 0.05: 80.0, 0.2: 39.0}.items():
+        done(ledger, tmp_path, replace(own.short, lr=lr), accuracy)
+    assert rates.climbed(own, (0.0125, 0.05, 0.2), ledger) == ([0.05], False)
+    done(ledger, tmp_path, replace(own.full, lr=0.05), 80.0)
+    assert rates.climbed(own, (0.0125, 0.05, 0.2), ledger) == ([0.05, 0.0125], False)
+    done(ledger, tmp_path, replace(own.full, lr=0.0125), 70.0)
+    assert rates.climbed(own, (0.0125, 0.05, 0.2), ledger) == ([0.05, 0.0125], True)
+    assert rates.climbed(own, (0.0125, 0.05, 0.2, 0.8), ledger) == ([], False)
 
 
 def test_rows_that_normalize_each_image_share_runs_where_a_step_has_128_images() -> None:
