@@ -51,29 +51,6 @@ def best(row: Row, rates: Sequence[float], ledger: Ledger) -> float | None:
     return max(found, key=score).recipe.lr if len(found) == len(rates) else None
 
 
-def climbed(row: Row, rates: Sequence[float], ledger: Ledger) -> tuple[list[float], bool]:
-    """The rates that are trained to the end, and whether the best of them is the best of all.
-
-    The first is the best of the short runs; then, one at a time, a rate next to the best so far,
-    unless its short run was less than half as good as the best. None until all short runs are done.
-    """
-    short = {run.recipe.lr: score(run) for run in runs(row, rates, ledger)}
-    if len(short) < len(rates):
-        return [], False
-    order, most = sorted(short), max(short.values())
-    climb = [max(short, key=lambda lr: short[lr])]
-    while True:
-        full = {lr: run for lr in climb if (run := ledger.get(replace(row.full, lr=lr)))}
-        if len(full) < len(climb):
-            return climb, False
-        top = order.index(max(full, key=lambda lr: score(full[lr])))
-        near = order[max(top - 1, 0) : top + 2]
-        left = [lr for lr in near if lr not in climb and 2 * short[lr] >= most]
-        if not left:
-            return climb, True
-        climb.append(max(left, key=lambda lr: short[lr]))
-
-
 def widened(row: Row, rates: Sequence[float], ledger: Ledger, most: int) -> tuple[float, ...]:
     """The rates, and further ones in steps of four while the best is at an edge.
 
@@ -84,6 +61,41 @@ def widened(row: Row, rates: Sequence[float], ledger: Ledger, most: int) -> tupl
         assert lr is not None
         found = (lr / STEP, *found) if lr == found[0] else (*found, lr * STEP)
     return found
+
+
+class Search(NamedTuple):
+    """What is known of a row's learning rate."""
+
+    tried: tuple[Recipe, ...] = ()
+    """Runs to the end, wanted or done; none until all short runs are done."""
+    best: Recipe | None = None
+    """The best of these; None until no rate is left to try."""
+
+
+def search(row: Row, rates: Sequence[float], ledger: Ledger, most: int) -> Search:
+    """Choose the rate of a row by runs to the end, for short runs mislead.
+
+    The first has the best rate of the short runs, which are widened to at most ``most``; then, one
+    at a time, comes a rate next to the best so far, unless its short run was less than half as good
+    as the best.
+    """
+    widest = widened(row, rates, ledger, most)
+    short = {run.recipe.lr: score(run) for run in runs(row, widest, ledger)}
+    if len(short) < len(widest):
+        return Search()
+    order, climb = sorted(short), [max(short, key=lambda lr: short[lr])]
+    while True:
+        full = {lr: replace(row.full, lr=lr) for lr in climb}
+        done = {lr: score(run) for lr in climb if (run := ledger.get(full[lr])) is not None}
+        if len(done) < len(climb):
+            return Search(tuple(full.values()))
+        top = max(done, key=lambda lr: done[lr])
+        place = order.index(top)
+        near = [lr for lr in order[max(place - 1, 0) : place + 2] if lr not in climb]
+        left = [lr for lr in near if 2 * short[lr] >= max(short.values())]
+        if not left:
+            return Search(tuple(full.values()), full[top])
+        climb.append(max(left, key=lambda lr: short[lr]))
 
 
 def ordered(full: Mapping[str, Recipe], ledger: Ledger) -> dict[str, Recipe]:

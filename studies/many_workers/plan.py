@@ -49,26 +49,23 @@ STAGES = (
 """The most informative first."""
 
 
-def candidates(cell: str, name: str, mini: Path, ledger: Ledger) -> tuple[tuple[Recipe, ...], bool]:
-    """A row at the rates that are trained to the end, none until the short runs are done; and
-    whether the best of these is the best of all."""
+def search(cell: str, name: str, mini: Path, ledger: Ledger) -> rates.Search:
+    """What is known of the learning rate of a row."""
     own, like = row(CELLS[cell], name, mini), tuned_as(name)
     if CELLS[cell].paper:
-        return (own.full,), True
-    if like != name:
-        chosen = best(cell, like, mini, ledger)
-        return ((), False) if chosen is None else ((replace(own.full, lr=chosen.lr),), True)
-    tried = rates.widened(own, RATES, ledger, MOST_RATES)
-    found, settled = rates.climbed(own, tried, ledger)
-    return tuple(replace(own.full, lr=lr) for lr in found), settled
+        return rates.Search((own.full,), own.full)
+    if like == name:
+        return rates.search(own, RATES, ledger, MOST_RATES)
+    chosen = best(cell, like, mini, ledger)
+    if chosen is None:
+        return rates.Search()
+    full = replace(own.full, lr=chosen.lr)
+    return rates.Search((full,), full)
 
 
 def best(cell: str, name: str, mini: Path, ledger: Ledger) -> Recipe | None:
     """A row at its learning rate; None until that is chosen."""
-    own, settled = candidates(cell, name, mini, ledger)
-    if not settled or len(own) == 1:
-        return own[0] if settled else None
-    return next(iter(rates.ordered({str(one.lr): one for one in own}, ledger).values()))
+    return search(cell, name, mini, ledger).best
 
 
 def deciding(mini: Path, ledger: Ledger) -> tuple[str, ...]:
@@ -98,11 +95,10 @@ def wanted(stage: Stage, mini: Path, ledger: Ledger) -> Iterator[Recipe]:
     rows = {name: row(CELLS[stage.cell], name, mini) for name in own}
     if not CELLS[stage.cell].paper:
         yield from _short(rows.values(), ledger)
-    tried = [candidates(stage.cell, name, mini, ledger)[0] for name in own]
-    yield from (recipe for recipes in tried for recipe in recipes)
-    full = [best(stage.cell, name, mini, ledger) for name in own]
+    found = [search(stage.cell, name, mini, ledger) for name in own]
+    yield from (recipe for one in found for recipe in one.tried)
     for seed in filter(None, stage.seeds):  # seed 0 is among the former
-        yield from (replace(r, seed=seed) for r in full if r is not None)
+        yield from (replace(one.best, seed=seed) for one in found if one.best is not None)
 
 
 def _short(rows: Iterable[rates.Row], ledger: Ledger) -> Iterator[Recipe]:

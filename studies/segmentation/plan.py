@@ -59,11 +59,18 @@ def rate_cell(cell: str) -> str:
     return cell.removesuffix("-neighbors")
 
 
+def search(cell: str, name: str, sources: Sources, ledger: Ledger) -> rates.Search:
+    """What is known of the learning rate of a row."""
+    found = rates.search(row(CELLS[rate_cell(cell)], name, sources), RATES, ledger, MOST_RATES)
+    if cell == rate_cell(cell) or found.best is None:
+        return found
+    full = replace(row(CELLS[cell], name, sources).full, lr=found.best.lr)
+    return rates.Search((full,), full)
+
+
 def best(cell: str, name: str, sources: Sources, ledger: Ledger) -> Recipe | None:
     """A row at its learning rate; None until that is chosen."""
-    tried_in = row(CELLS[rate_cell(cell)], name, sources)
-    lr = rates.best(tried_in, rates.widened(tried_in, RATES, ledger, MOST_RATES), ledger)
-    return None if lr is None else replace(row(CELLS[cell], name, sources).full, lr=lr)
+    return search(cell, name, sources, ledger).best
 
 
 def deciding(cell: str, sources: Sources, ledger: Ledger) -> tuple[str, ...]:
@@ -92,12 +99,14 @@ def names(stage: Stage, sources: Sources, ledger: Ledger) -> tuple[str, ...]:
 
 
 def wanted(stage: Stage, sources: Sources, ledger: Ledger) -> Iterator[Recipe]:
-    """Recipes of a stage: short runs before full ones."""
+    """Recipes of a stage: short runs, then the first seed to the end at one rate after the other,
+    then all seeds at the best."""
     own = names(stage, sources, ledger)
     yield from _short(stage.cell, own, sources, ledger)
-    full = {name: best(stage.cell, name, sources, ledger) for name in own}
-    for seed in stage.seeds:
-        yield from (replace(r, seed=seed) for r in full.values() if r is not None)
+    found = [search(stage.cell, name, sources, ledger) for name in own]
+    yield from (recipe for one in found for recipe in one.tried)
+    for seed in filter(None, stage.seeds):  # seed 0 is among the former
+        yield from (replace(one.best, seed=seed) for one in found if one.best is not None)
 
 
 def _short(cell: str, own: Sequence[str], sources: Sources, ledger: Ledger) -> Iterator[Recipe]:

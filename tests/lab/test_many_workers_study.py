@@ -104,10 +104,10 @@ def test_rates_next_to_the_best_are_trained_to_the_end(tmp_path: Path) -> None:
         for own in left:
             done(ledger, tmp_path, own, (short if own.epochs == SHORT else full)[own.lr])
     assert rounds == [[], 2 * [(0.05, 0)], 2 * [(0.2, 0)], 2 * [(0.2, 1)]]
-    like, settled = plan.candidates("mini-2", "bn+ws+renorm", MINI, ledger)
-    assert [own.lr for own in like] == [0.2]  # a relative has the rate that was chosen
-    assert settled
-    assert len(plan.candidates("paper-2", "bn", MINI, ledger)[0]) == 1
+    like = plan.best("mini-2", "bn+ws+renorm", MINI, ledger)
+    assert like is not None
+    assert like.lr == 0.2  # a relative has the rate that was chosen
+    assert len(plan.search("paper-2", "bn", MINI, ledger).tried) == 1
 
 
 def test_a_rate_whose_short_run_was_half_as_good_is_left_out(tmp_path: Path) -> None:
@@ -115,12 +115,16 @@ def test_a_rate_whose_short_run_was_half_as_good_is_left_out(tmp_path: Path) -> 
     own = row(CELLS["mini-2"], "bn", MINI)
     for lr, accuracy in {0.0125: 70.0, 0.05: 80.0, 0.2: 39.0}.items():
         done(ledger, tmp_path, replace(own.short, lr=lr), accuracy)
-    assert rates.climbed(own, (0.0125, 0.05, 0.2), ledger) == ([0.05], False)
-    done(ledger, tmp_path, replace(own.full, lr=0.05), 80.0)
-    assert rates.climbed(own, (0.0125, 0.05, 0.2), ledger) == ([0.05, 0.0125], False)
-    done(ledger, tmp_path, replace(own.full, lr=0.0125), 70.0)
-    assert rates.climbed(own, (0.0125, 0.05, 0.2), ledger) == ([0.05, 0.0125], True)
-    assert rates.climbed(own, (0.0125, 0.05, 0.2, 0.8), ledger) == ([], False)
+    low, middle = (replace(own.full, lr=lr) for lr in (0.0125, 0.05))
+    for tried, best, accuracy in (
+        ((middle,), None, 80.0),
+        ((middle, low), None, 70.0),
+        ((middle, low), middle, 0.0),
+    ):
+        assert rates.search(own, RATES, ledger, 3) == (tried, best)
+        if best is None:
+            done(ledger, tmp_path, tried[-1], accuracy)
+    assert rates.search(own, (*RATES, 0.8), ledger, 4) == ((), None)
 
 
 def test_rows_that_normalize_each_image_share_runs_where_a_step_has_128_images() -> None:
