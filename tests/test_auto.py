@@ -14,7 +14,7 @@ from bgn.groups import ENOUGH, enough_groups
 
 
 def network(norm: object = "auto") -> nn.Sequential:
-    """Maps of 8x8, 4x4 and 2x2."""
+    """Maps of 4x4, 2x2 and 1x1."""
     make = (lambda C: bgn.BatchGroupNorm2d(C, norm)) if isinstance(norm, (int, str)) else norm  # type: ignore[arg-type]
     torch.manual_seed(0)
     blocks = [(3, 16), (16, 32), (32, 64)]
@@ -22,8 +22,8 @@ def network(norm: object = "auto") -> nn.Sequential:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 5))
 
 
-def images(N: int = 2) -> Tensor:
-    return torch.randn(N, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+def images(N: int = 8) -> Tensor:
+    return torch.randn(N, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
 def groups(model: nn.Module) -> list[int]:
@@ -41,6 +41,25 @@ def test_the_most_groups_of_whole_channels_with_enough_values(
         assert C % finer or C // finer * values < least
 
 
+@given(C=st.integers(1, 300), N=st.integers(2, 7), positions=st.integers(1, 1000))
+def test_few_images_have_few_groups(C: int, N: int, positions: int) -> None:
+    """However large the maps are: their values are of as few images."""
+    G = bgn.auto_groups(C, N, positions)
+    assert C % G == 0
+    assert G <= 16
+    for finer in range(G + 1, min(C, 16) + 1):
+        assert C % finer or C // finer * N * positions < ENOUGH
+    assert bgn.auto_groups(C, 8, positions) == enough_groups(C, 8 * positions, ENOUGH)
+
+
+def test_two_images_decide_for_sixteen_groups() -> None:
+    model = network()
+    model(torch.randn(2, 3, 64, 64))
+    assert groups(model) == [16, 16, 16]
+    planned = bgn.convert(network(), num_groups="auto", batch_size=7, sample=(3, 64, 64))
+    assert groups(planned) == [16, 16, 16]
+
+
 def test_the_first_training_batch_decides() -> None:
     model = network()
     assert "num_groups='auto'" in repr(model[1])
@@ -50,7 +69,7 @@ def test_the_first_training_batch_decides() -> None:
     model.train()
     model(images())
     assert groups(model) == [16, 32, 32], (
-        "2*64, 2*16 and 2*4 values a channel: 16 take 1, 1 and 2 channels"
+        "8*16, 8*4 and 8*1 values a channel: 16 take 1, 1 and 2 channels"
     )
     shapes = [m.running_mean.shape for m in model if isinstance(m, bgn.BatchGroupNorm2d)]
     assert shapes == [(16,), (32,), (64,)], "one entry per channel, before and after"
@@ -63,7 +82,7 @@ def test_it_is_the_layer_with_that_number() -> None:
     auto, given = network(), network(bgn.norm_layer("bgn", num_groups=8))
     bgn.regroup(given, lambda layer: {16: 16, 32: 32, 64: 32}[layer.num_features])
     for step in range(3):
-        x = images(2) + step
+        x = images() + step
         torch.testing.assert_close(auto(x), given(x), rtol=0, atol=0)
     for (name, one), (_, two) in zip(
         auto.state_dict().items(), given.state_dict().items(), strict=True
@@ -150,7 +169,7 @@ def test_a_first_batch_in_inference_mode_leaves_ordinary_buffers() -> None:
 def test_a_copy_decides_for_itself() -> None:
     model = network()
     copied = copy.deepcopy(model)
-    model(images(2))
+    model(images())
     copied(images(16))
     assert groups(model) == [16, 32, 32]
     assert groups(copied) == [16, 32, 64]
@@ -168,7 +187,7 @@ def test_optimizers_need_not_wait() -> None:
 
 def test_without_running_statistics() -> None:
     layer = bgn.BatchGroupNorm2d(64, "auto", track_running_stats=False)
-    layer(torch.randn(2, 64, 2, 2))
+    layer(torch.randn(8, 64, 1, 1))
     assert layer.num_groups == 32
     assert layer.running_mean is None
 
@@ -176,8 +195,8 @@ def test_without_running_statistics() -> None:
 @pytest.mark.parametrize(
     ("layer", "x"),
     [
-        (bgn.BatchGroupNorm1d(64, "auto"), (4, 64)),
-        (bgn.BatchGroupNorm3d(64, "auto"), (2, 64, 2, 1, 1)),
+        (bgn.BatchGroupNorm1d(64, "auto"), (8, 64)),
+        (bgn.BatchGroupNorm3d(64, "auto"), (9, 64, 1, 1, 1)),
     ],
 )
 def test_other_dimensions(layer: nn.Module, x: tuple[int, ...]) -> None:
@@ -193,7 +212,7 @@ def test_a_single_image_has_one_group() -> None:
         model(images(1))
     assert groups(model) == [1, 1, 1]
     with pytest.warns(UserWarning, match="one image"):
-        bgn.convert(network(nn.BatchNorm2d), num_groups="auto", batch_size=1, sample=(3, 16, 16))
+        bgn.convert(network(nn.BatchNorm2d), num_groups="auto", batch_size=1, sample=(3, 8, 8))
 
 
 def test_an_empty_batch_does_not_decide() -> None:
@@ -219,13 +238,13 @@ def test_convert_with_a_sample_keeps_the_output() -> None:
     for step in range(5):
         model(images(8) + step)
     expected = model.eval()(images())
-    bgn.convert(model, num_groups="auto", batch_size=2, sample=(3, 16, 16))
+    bgn.convert(model, num_groups="auto", batch_size=8, sample=(3, 8, 8))
     assert groups(model) == [16, 32, 32]
     torch.testing.assert_close(model(images()), expected, rtol=1e-4, atol=1e-5)
     same = network(nn.BatchNorm2d)
-    bgn.convert(same, num_groups="auto", batch_size=2, sample=images(1))
+    bgn.convert(same, num_groups="auto", batch_size=8, sample=images(1))
     assert groups(same) == groups(model)
-    bgn.convert(model, num_groups="auto", batch_size=64, sample=(3, 16, 16))
+    bgn.convert(model, num_groups="auto", batch_size=64, sample=(3, 8, 8))
     assert groups(model) == [16, 32, 64], "a larger batch: batch normalization again"
     torch.testing.assert_close(model(images()), expected, rtol=1e-4, atol=1e-5)
 
@@ -254,7 +273,7 @@ def test_what_is_missing_is_said() -> None:
         ValueError,
         match="sample is for norm='bgn' with num_groups='auto'; norm='bgn', num_groups=8",
     ):
-        bgn.convert(network(nn.BatchNorm2d), num_groups=8, sample=(3, 16, 16))
+        bgn.convert(network(nn.BatchNorm2d), num_groups=8, sample=(3, 8, 8))
     with pytest.raises(
         ValueError,
         match="num_groups='Auto'; expected an int, 'paper', 'auto', 'channels' or a function",
@@ -272,9 +291,9 @@ def test_what_is_missing_is_said() -> None:
 
 def test_describe_tells_what_it_will_be() -> None:
     model = network()
-    assert [row.G for row in bgn.describe(model, (3, 16, 16), 2)] == [16, 32, 32]
+    assert [row.G for row in bgn.describe(model, (3, 8, 8), 8)] == [16, 32, 32]
     assert model[1].undecided
-    assert [row.G for row in bgn.describe(model, (3, 16, 16), 16)] == [16, 32, 64]
+    assert [row.G for row in bgn.describe(model, (3, 8, 8), 16)] == [16, 32, 64]
 
 
 def test_by_name() -> None:
@@ -307,7 +326,7 @@ def test_an_untrained_state_dict_decides_nothing() -> None:
 
 def test_without_running_statistics_a_batch_in_eval_mode_decides() -> None:
     layer = bgn.BatchGroupNorm2d(64, "auto", track_running_stats=False).eval()
-    layer(torch.randn(2, 64, 2, 2))
+    layer(torch.randn(8, 64, 1, 1))
     assert layer.num_groups == 32
 
 
@@ -319,7 +338,7 @@ def test_conversions_decide(norm: str) -> None:
     model(images())
     assert repr(model) == before
     assert "auto" not in before
-    planned = bgn.convert(network(), num_groups="auto", batch_size=2, sample=(3, 16, 16))
+    planned = bgn.convert(network(), num_groups="auto", batch_size=8, sample=(3, 8, 8))
     assert groups(planned) == [16, 32, 32]
     assert not any(m.undecided for m in planned.modules() if isinstance(m, bgn.BatchGroupNorm2d))
     bgn.convert_sync(planned)

@@ -22,9 +22,9 @@ def test_the_size_of_the_sample_does_not_matter(images: int) -> None:
     (row,) = bgn.describe(model(), batch, batch_size=2)
     assert (row.instances, row.shape) == (8, (64, 2, 2))
     converted = bgn.convert(model(), num_groups="auto", batch_size=2, sample=batch)
-    assert converted[1].num_groups == 32
+    assert converted[1].num_groups == 16
     by_shape = bgn.convert(model(), num_groups="auto", batch_size=2, sample=(3, 2, 2))
-    assert by_shape[1].num_groups == 32
+    assert by_shape[1].num_groups == 16
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])

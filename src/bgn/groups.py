@@ -18,6 +18,8 @@ AUTO = "auto"
 PAPER = "paper"
 CHANNELS = "channels"  # as many groups as channels, which is batch normalization
 ENOUGH = 16  # values per statistic: merging more channels cost accuracy (docs/which-g.md)
+FEW_IMAGES = 8  # below, a channel's statistics are too noisy to learn ImageNet with
+MOST_OF_FEW = 16  # groups for so few images
 
 
 def paper_groups(batch_size: int) -> int:
@@ -61,8 +63,10 @@ def channel_pairs(num_features: int, most: int) -> int:
     return max(d for d in _divisors(num_features) if d == 1 or d <= min(most, num_features // 2))
 
 
-def enough_groups(num_features: int, values: int, least: int) -> int:
+def enough_groups(num_features: int, values: int, least: int, most: int | None = None) -> int:
     """The largest G that divides num_features and leaves ``least`` values per statistic, or 1.
+
+    It is at most ``most``.
 
     ``values`` is the number of values of one channel in a batch, N*H*W. Layers with large maps get
     one group per channel, as in batch normalization; layers with small maps merge just enough
@@ -72,22 +76,32 @@ def enough_groups(num_features: int, values: int, least: int) -> int:
     [64, 64, 32, 8, 2]
     """
     num_features = checks.positive_int("num_features", num_features)
-    most = num_features * checks.positive_int("values", values) // least
-    return max((d for d in _divisors(num_features) if d <= most), default=1)
+    limit = num_features * checks.positive_int("values", values) // least
+    limit = limit if most is None else min(limit, most)
+    return max((d for d in _divisors(num_features) if d <= limit), default=1)
 
 
 def auto_groups(num_features: int, images: int, positions: int) -> int:
     """The G that ``num_groups="auto"`` gives a layer for N images of H*W positions each.
 
+    From 8 images on it is the most that leaves 16 values per statistic: one per channel, as in
+    batch normalization, but where maps are small. 2 to 7 images get at most 16 groups: batch
+    normalization falls with so few images of ImageNet, however large the maps are.
+
     A single image gets one group: all its values are its own, however many they are, and what is
     learned with them does not fit the running statistics of many images. One group suffers least;
     GroupNorm, which has no running statistics, does not suffer at all.
 
-    >>> [auto_groups(512, 2, size * size) for size in (56, 7, 2)], auto_groups(512, 1, 7 * 7)
-    ([512, 512, 256], 1)
+    >>> [auto_groups(512, 8, size * size) for size in (56, 7, 1)]
+    [512, 512, 256]
+    >>> [auto_groups(C, 2, 7 * 7) for C in (512, 24, 8)], auto_groups(512, 1, 7 * 7)
+    ([16, 12, 8], 1)
     """
     images = checks.positive_int("images", images)
-    return 1 if images == 1 else enough_groups(num_features, images * positions, ENOUGH)
+    if images == 1:
+        return 1
+    most = None if images >= FEW_IMAGES else MOST_OF_FEW
+    return enough_groups(num_features, images * positions, ENOUGH, most)
 
 
 def warn_of_one_image(images: int) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 import bgn
 from bgn.factory import BATCH_WIDE
-from bgn.groups import enough_groups
+from bgn.groups import AUTO, enough_groups
 from bgn.layers import CHANNEL
 from bgn.surgery.freeze import freeze_layer
 from bgn.surgery.kinds import is_trained, normalizers
@@ -58,7 +58,7 @@ def constructor(recipe: Recipe, spatial: int = 2) -> AnyNorm:
         options["center"] = recipe.center
 
     def make(C: int, *, affine: bool = True) -> nn.Module:
-        groups = 1 if recipe.instances is not None else recipe.groups or recipe.usual_groups
+        groups: Any = 1 if recipe.by_maps else recipe.groups or recipe.usual_groups
         if groups is None and recipe.norm in ("gn", "gbgn"):
             groups = max(1, min(32, C // 2))
         if recipe.norm == "bn" and (recipe.simulate_workers > 1 or recipe.renorm):
@@ -95,13 +95,18 @@ def _own(name: str) -> AnyNorm:
 
 
 def resolve_groups(model: nn.Module, recipe: Recipe, shape: tuple[int, ...]) -> nn.Module:
-    """Give BGN layers the G that depends on their feature maps, if ``instances`` is set."""
-    if recipe.instances is None:
+    """Give BGN layers the G that depends on their feature maps, if the recipe says so."""
+    if not recipe.by_maps:
         return model
     least, G = recipe.instances, {}
 
     def see(layer: nn.Module, own: tuple[int, ...], N: int) -> None:
-        G[layer] = enough_groups(own[0], N * math.prod(own[1:]), least)
+        C, positions = own[0], math.prod(own[1:])
+        G[layer] = (
+            bgn.auto_groups(C, N, positions)
+            if least is None
+            else enough_groups(C, N * positions, least)
+        )
 
     visit(model, shape, recipe.batch_size, see)
     return bgn.regroup(model, G.get)
@@ -160,8 +165,8 @@ def label(recipe: Recipe) -> str:
     """Name of the recipe's normalizer in tables and pictures.
 
     >>> from bgn_lab.experiments.classification.recipe import ClassificationRecipe
-    >>> [label(ClassificationRecipe(groups=groups)) for groups in (None, 8)]
-    ["BGN, paper's G", 'BGN, G = 8']
+    >>> [label(ClassificationRecipe(groups=groups)) for groups in (None, 8, "auto")]
+    ["BGN, paper's G", 'BGN, G = 8', 'BGN, auto']
     >>> [label(ClassificationRecipe(norm=norm)) for norm in ("gn", "package.module:MyNorm")]
     ['GN', 'package.module:MyNorm']
     >>> label(ClassificationRecipe(norm="bgn+ws", groups=1))
@@ -169,7 +174,7 @@ def label(recipe: Recipe) -> str:
     """
     name, which = partners.with_labels(NORMALIZERS.get(recipe.norm, recipe.norm), recipe), ""
     if recipe.groups is not None:
-        which = f"G = {recipe.groups}"
+        which = recipe.groups if recipe.groups == AUTO else f"G = {recipe.groups}"
     elif recipe.instances is not None:
         which = f"{recipe.instances}+ values"
     elif recipe.norm == "bgn":

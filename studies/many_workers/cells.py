@@ -32,6 +32,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "bgn, G = 8": {"groups": 8},
     "bgn+ws+renorm, G = 1": {"groups": 1, **SLOW},
     "bn+ws+renorm": SLOW,
+    "bgn, auto": {"groups": "auto"},
     "bgn, G = 4": {"groups": 4},
     "bgn+ws, G = 4": {"groups": 4},
     "bgn+ws+renorm, G = 8": {"groups": 8, **SLOW},
@@ -93,13 +94,13 @@ def recipe(cell: Cell, name: str, mini: Path) -> ClassificationRecipe:
 
 
 def tuned_as(name: str) -> str:
-    """The row whose short runs choose the learning rate of a row: itself, or its nearest relative
-    without renormalization and with G = 8 for G = 4.
+    """The row whose learning rate a row has: itself, or its nearest relative without
+    renormalization, with G = 8 for G = 4, and BN for auto, which is BN in most layers here.
 
-    >>> tuned_as("bgn+ws+renorm, G = 1"), tuned_as("bgn+ws, G = 4"), tuned_as("bn")
+    >>> tuned_as("bgn+ws+renorm, G = 1"), tuned_as("bgn+ws, G = 4"), tuned_as("bgn, auto")
     ('bgn+ws, G = 1', 'bgn+ws, G = 8', 'bn')
     """
-    return name.replace("+renorm", "").replace("G = 4", "G = 8")
+    return name.replace("+renorm", "").replace("G = 4", "G = 8").replace("bgn, auto", "bn")
 
 
 def row(cell: Cell, name: str, mini: Path) -> Row:

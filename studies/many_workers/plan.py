@@ -19,6 +19,7 @@ CORE = ("bn", "bgn+ws, G = 1", "bn+ws", "bgn+ws, G = 8", "gn+ws", "bgn, G = 1", 
 ALWAYS = ("bn", "bn+ws", "gn", "gn+ws")
 BASES = ("bn", "bn+ws")
 """Rows that others are compared with, and that may fall with fewer images."""
+AUTO = ("bgn, auto",)
 
 
 class Stage(NamedTuple):
@@ -26,7 +27,7 @@ class Stage(NamedTuple):
 
     cell: str
     rows: str
-    """core, bases, all or deciding."""
+    """core, bases, auto, all or deciding."""
     seeds: tuple[int, ...] = (0,)
 
 
@@ -35,6 +36,7 @@ STAGES = (
     Stage("mini-32", "bases"),
     Stage(FIRST, "deciding", (1, 2)),
     Stage("mini-32", "bases", (1, 2)),
+    Stage(FIRST, "auto", (0, 1, 2)),
     Stage("mini-32", "deciding"),
     *(Stage(f"paper-{n}", "deciding") for n in (2, 32)),
     *(Stage(f"cifar-{n}", "deciding") for n in (2, 32)),
@@ -85,7 +87,7 @@ def names(stage: Stage, mini: Path, ledger: Ledger) -> tuple[str, ...]:
     """Rows of a stage, as far as what is done decides them."""
     if stage.rows == "deciding":
         return deciding(mini, ledger)
-    return {"core": CORE, "bases": BASES, "all": tuple(ROWS)}[stage.rows]
+    return {"core": CORE, "bases": BASES, "auto": AUTO, "all": tuple(ROWS)}[stage.rows]
 
 
 def wanted(stage: Stage, mini: Path, ledger: Ledger) -> Iterator[Recipe]:

@@ -80,7 +80,7 @@ def result(recipe: Recipe, accuracy: float | str, images: int, epochs: int) -> d
         {
             "layer": name,
             "shape": [C, H, H],
-            "G": recipe.groups or C,
+            "G": recipe.groups if isinstance(recipe.groups, int) else C,
             "instances": recipe.batch_size * H * H,
             "acts_as": kind.upper(),
         }

@@ -53,7 +53,7 @@ def test_every_option_of_a_run_holds_for_all() -> None:
     words = "--norms bn bgn --batch-sizes 4 --groups auto 1 --seeds 1 --simulate-workers 4"
     found = recipes(*words.split(), "--schedule", "steps", "--norm-momentum", "0.2")
     assert [(r.norm, r.groups, r.instances) for r in found] == [
-        ("bn", None, None), ("bgn", None, 16), ("bgn", 1, None),
+        ("bn", None, None), ("bgn", "auto", None), ("bgn", 1, None),
     ]  # fmt: skip
     for r in found:
         assert (r.simulate_workers, r.norm_momentum) == (4, 0.2)

@@ -162,7 +162,8 @@ def test_the_report(tmp_path: Path, study: tuple[Ledger, list[Recipe]]) -> None:
     own = {"training mode": 0.55, "first worker": 0.4, "all workers": 0.45, "recalibrated": 0.5}
     diagnoses.path.write_text(json.dumps({"recipe": to_json(bn), "accuracy": own}) + "\n")
     found = report.collect(MINI, ledger, Diagnoses(diagnoses.path))
-    assert [own.name for own in found["mini-2"]] == [name for name in ROWS if name in plan.CORE]
+    shown = (*plan.CORE, *plan.AUTO)
+    assert [own.name for own in found["mini-2"]] == [name for name in ROWS if name in shown]
     text = report.text(found, plan.deciding(MINI, ledger))
     assert "| BN | 0.8 |  | 70.1 ± 0.1 | 70.1 ± 0.1 | 3 |  |" in text
     assert "| BN + WS | 0.2 |  | 69.1 ± 0.1 | 69.1 ± 0.1 | 3 | trails, -1.0 ± 0.0 |" in text

@@ -177,8 +177,12 @@ def test_every_option_is_explained_once(name: str) -> None:
 
 def test_words_for_the_number_of_groups() -> None:
     auto: Any = "auto"
-    assert (Recipe(groups=auto).groups, Recipe(groups=auto).instances) == (None, ENOUGH)
-    assert Recipe(groups=auto).key() == Recipe(instances=ENOUGH).key()
+    assert (Recipe(groups=auto).groups, Recipe(groups=auto).instances) == ("auto", None)
+    assert Recipe(groups=auto).key() != Recipe(instances=ENOUGH).key()
+    assert "-bgnauto-" in Recipe(groups=auto).key()
+    assert Recipe(groups=auto).by_maps
+    assert Recipe(instances=ENOUGH).by_maps
+    assert not Recipe(groups=8).by_maps
     words: Any = "paper"
     assert Recipe(groups=words) == Recipe()
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bgn import checks
-from bgn.groups import ENOUGH
+from bgn.groups import AUTO
 from bgn_lab import data as data_sets
 from bgn_lab import experiments, norms, partners
 from bgn_lab.data.sources import Data
@@ -37,11 +37,11 @@ RUNS = "runs"
 # Standardized weights and means per channel make channels comparable, so those normalizers have
 # them whose channels share statistics; renormalization is for statistics of few values.
 CANDIDATES: tuple[dict[str, Any], ...] = (
-    {"norm": "bn"}, {"norm": "bgn", "instances": ENOUGH}, {"norm": "bgn", "groups": 8},
+    {"norm": "bn"}, {"norm": "bgn", "groups": AUTO}, {"norm": "bgn", "groups": 8},
     {"norm": "bgn", "groups": 1}, {"norm": "gn"}, {"norm": "in"}, {"norm": "ln"},
     {"norm": "bn+ws"}, {"norm": "gn+ws"}, {"norm": "bgn+ws", "groups": 8},
     {"norm": "bgn+ws", "groups": 1}, {"norm": "bgn+center", "groups": 1},
-    {"norm": "bn+renorm"}, {"norm": "bgn+renorm", "instances": ENOUGH},
+    {"norm": "bn+renorm"}, {"norm": "bgn+renorm", "groups": AUTO},
 )  # fmt: skip
 FACTORS = (0.3, 1.0, 3.0)  # of the learning rate
 SEARCHED = ("norm", "groups", "instances", *partners.OPTIONS)
@@ -297,7 +297,7 @@ def line(recipe: ClassificationRecipe, shape: tuple[int, ...], steps: int) -> st
         return f"{'model = bgn.standardize(model)' if own else 'torch.nn.BatchNorm2d'}{rate}"
     if recipe.norm != "bgn":
         return f'model = bgn.convert(model, "{recipe.norm}"{own}){rate}'
-    if recipe.groups is not None:
+    if isinstance(recipe.groups, int):
         return f"model = bgn.convert(model, num_groups={recipe.groups}{own}){rate}"
     size = f"batch_size={recipe.batch_size}, sample={shape}"
     return f'model = bgn.convert(model, num_groups="auto", {size}{own}){rate}'

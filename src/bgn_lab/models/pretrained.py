@@ -63,7 +63,7 @@ def load(
             as "state_dict" or "model"; or the folder of a finished run.
         build: makes the network from a constructor of normalizers.
         recipe: says which normalizer. BGN takes, in each layer, the number of groups nearest to the
-            recipe's to which BN converts exactly. With ``instances`` it stays as good as BN until
+            recipe's to which BN converts exactly. Where maps decide it stays as good as BN until
             :func:`bgn_lab.norms.resolve_groups`. Batch renormalization begins later, with
             :func:`bgn_lab.norms.with_partners`.
         head: prefix of the last layer's keys, such as "fc." or "classifier."; all other weights
@@ -76,7 +76,7 @@ def load(
     norm = _norm(file, weights, recipe, exact)
     bn = partial(nn.BatchNorm2d, eps=recipe.norm_eps, momentum=recipe.norm_momentum)
     model = build(bn if norm == "bn" else norms.constructor(recipe))
-    if recipe.instances is not None and norm == "bgn":
+    if recipe.by_maps and norm == "bgn":
         _take_groups(model, weights)
     _fill(model, weights, norm, head, file)
     several = recipe.renorm or recipe.simulate_workers > 1  # see norms.constructor
@@ -94,7 +94,7 @@ def load(
 
 def _groups(recipe: Recipe, C: int) -> int:
     """Groups of GN, BGN or GBGN in the place of a BN; BN with a partner of BGN is BGN, too."""
-    if recipe.instances is not None:
+    if recipe.by_maps:
         # keep all statistics until the feature maps, which decide how many to merge, are known
         return C
     layer: Any = norms.constructor(recipe)(C)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 
 from bgn import checks
 from bgn.factory import BATCH_WIDE, NAMES
-from bgn.groups import AUTO, ENOUGH, PAPER
+from bgn.groups import AUTO, PAPER
 from bgn_lab import partners
 from bgn_lab.recipe.part import Part, above_zero, in_range, positive_ints
 
@@ -27,12 +27,14 @@ class NormOptions(Part):
     """bn, in, ln, gn, pn, gbgn, bgn; or PACKAGE:CLASS, which is called with the channels; +ws,
     +renorm, +center and +frozen behind it stand for --standardize, --renorm, --center channel and
     --frozen"""
-    groups: int | None = field(default=None, metadata={"type": int | GroupWord | None})
+    groups: int | Literal["auto"] | None = field(
+        default=None, metadata={"type": int | GroupWord | None}
+    )
     """G of bgn, gn or gbgn; paper: the paper's for the experiment and batch size (the default for
-    bgn); auto (bgn): one group per channel where maps are large, fewer where they are small"""
+    bgn); auto (bgn): what fits the layer's maps and the batch size"""
     instances: int | None = None
     """instead of --groups for bgn: minimum number of values per statistic, by which each layer
-    gets its G (--groups auto is --instances 16)"""
+    gets its G"""
     norm_momentum: float = 0.1
     """weight of a batch in the running statistics"""
     norm_eps: float = 1e-5
@@ -73,15 +75,12 @@ class NormOptions(Part):
             )
         if groups == PAPER:
             self._set("groups", None)
-        elif groups == AUTO:
-            if self.norm != "bgn" or self.instances not in (None, ENOUGH):
-                raise ValueError(
-                    f"groups={AUTO!r} is for norm='bgn' without instances; norm={self.norm!r},"
-                    f" instances={self.instances}"
-                )
-            self._set("groups", None)
-            self._set("instances", ENOUGH)
-        positive_ints(self, "groups", "instances")
+        elif groups == AUTO and (self.norm != "bgn" or self.instances is not None):
+            raise ValueError(
+                f"groups={AUTO!r} is for norm='bgn' without instances; norm={self.norm!r},"
+                f" instances={self.instances}"
+            )
+        positive_ints(self, *(() if groups == AUTO else ("groups",)), "instances")
         if self.instances is not None and (self.norm != "bgn" or self.groups is not None):
             raise ValueError(
                 f"instances={self.instances} is for norm='bgn' without groups;"
@@ -125,6 +124,11 @@ class NormOptions(Part):
                 raise ValueError(
                     f"{name}={value} is out of range; expected a finite number of at least {least}"
                 )
+
+    @property
+    def by_maps(self) -> bool:
+        """Whether a layer's G depends on the size of its maps."""
+        return self.groups == AUTO or self.instances is not None
 
     def without_effect(self) -> tuple[str, ...]:
         """The momentum of running statistics where there are none; all of a class of one's own;

@@ -147,7 +147,7 @@ def _order(run: Run) -> tuple[int, list[int], int, str, bool, int, int, str]:
         r.norm,
         r.groups is not None,
         r.instances or 0,
-        -(r.groups or 0),
+        -r.groups if isinstance(r.groups, int) else 0,
         r.variant,
     )
 
