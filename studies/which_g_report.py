@@ -29,9 +29,9 @@ from studies.which_g import FOLDER, ROWS, same_as
 RIVALS = ("BN", "GN", "LN", "IN")
 HELD_OUT = "resnet18"
 FLOOR = norms.label(Recipe(norm="bgn", instances=ENOUGH))
-AUTO = f"auto ({FLOOR}; G = 1 for one image)"
+FLOORED = f"G = 1 for one image, {FLOOR} above"
 MIXTURES = {  # rules of two: up to so many images one row, above another
-    AUTO: ("BGN, G = 1", 1, FLOOR),
+    FLOORED: ("BGN, G = 1", 1, FLOOR),
     f"GN for one image, {FLOOR} above": ("GN", 1, FLOOR),
     "GN for one image, BN above": ("GN", 1, "BN"),
     "GN up to 2 images, BN above": ("GN", 2, "BN"),

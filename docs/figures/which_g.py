@@ -37,9 +37,9 @@ def record() -> dict[Key, dict[str, Entry]]:
 
 
 def groups(found: dict[Key, dict[str, Entry]]) -> None:
-    """A panel for each data set, a line for each batch size; BN and auto stand beside."""
+    """A panel for each data set, a line for each batch size; BN and 16+ values stand beside."""
     columns = [*(f"BGN, G = {G}" for G in GROUPS), FLOOR, "BN"]
-    names = [*map(str, GROUPS), "auto", "BN"]
+    names = [*map(str, GROUPS), "16+", "BN"]
     drawn = style.figure(10.5, 6)
     panels = drawn.subplots(1, len(TITLES))
     for axes, (cell, title) in zip(panels, TITLES.items(), strict=True):
@@ -85,7 +85,7 @@ def regret(found: dict[Key, dict[str, Entry]]) -> None:
         axes.scatter(values, [y] * len(values), s=42, color=style.BLUE, alpha=0.75, zorder=3)
         axes.text(24.6, y, f"{means[name]:.1f}", ha="right", va="center", fontweight="bold")
     axes.axvline(0, color="black", linewidth=1.4)
-    axes.set_yticks(places, ["auto: " + name if name == FLOOR else name for name in order])
+    axes.set_yticks(places, order)
     axes.set_ylim(len(order) - 0.4, -0.6)
     axes.set_xlim(-3, 25)
     axes.grid(visible=False, axis="y")
