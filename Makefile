@@ -38,7 +38,7 @@ $(CLIENTS): $(READY)
 	  onnx onnxscript onnxruntime ray submitit
 	@touch $@
 
-compare: $(READY)  ## the main job: the seven normalizers on real images, some minutes (more options: make compare OPTIONS="--seeds 3")
+compare: $(READY)  ## the main job: the seven normalizers on real images, some minutes (more options: make compare OPTIONS="--seeds 5")
 	$(VENV)/bin/bgn compare $(OPTIONS)
 
 # DEVICE=cuda: what runs on a GPU (CUDA or ROCm), with the Python at hand and its torch

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bgn.factory import NAMES
 from bgn_lab import cli, experiments, paper
 from bgn_lab.commands.compare import parse
 from bgn_lab.recipe import Recipe
@@ -15,12 +16,21 @@ def recipes(*words: str) -> list[Recipe]:
     return parse(list(words)).recipes()
 
 
-def test_by_default_all_normalizers_at_three_batch_sizes_with_two_seeds() -> None:
+def test_by_default_all_normalizers_and_partners_at_two_batch_sizes_with_three_seeds() -> None:
     found = recipes()
-    assert len(found) == 48
-    assert Counter(r.batch_size for r in found) == {2: 16, 8: 16, 32: 16}
-    assert [r.seed for r in found] == [0] * 24 + [1] * 24, "an early table is a whole one"
-    assert {(r.norm, r.groups) for r in found} >= {("bgn", None), ("bgn", 8), ("bn", None)}
+    assert len(found) == 72
+    assert Counter(r.batch_size for r in found) == {2: 36, 8: 36}
+    in_turn = [0] * 24 + [1] * 24 + [2] * 24
+    assert [r.seed for r in found] == in_turn, "an early table is a whole one"
+    rows = {(r.norm, r.groups, r.standardize) for r in found}
+    assert rows == {
+        *((norm, None, False) for norm in NAMES),
+        ("bgn", "auto", False),
+        ("bn", None, True),
+        ("gn", None, True),
+        ("bgn", None, True),
+        ("bgn", "auto", True),
+    }
 
 
 @pytest.mark.parametrize("size", ["laptop", "paper"])
@@ -66,6 +76,9 @@ def test_what_suits_the_shipped_images_does_not_limit_your_own(tmp_path: Path) -
     found = recipes("--data", str(tmp_path / "mine.npz"), "--limit", "100")
     assert {(r.limit, r.stride) for r in found} == {(100, None)}
     assert {(r.limit, r.stride) for r in recipes()} == {(3600, 2)}
+    one, shipped = found[0], recipes()[0]
+    assert (one.epochs, one.simulate_workers) == (Recipe().epochs, 1)
+    assert (shipped.epochs, shipped.simulate_workers) == (7, 8)
 
     words = ["--data", "cifar10", "--stride", "2", "--limit", "3600"]  # typed, not the preset's
     assert {(r.limit, r.stride) for r in recipes(*words)} == {(3600, 2)}

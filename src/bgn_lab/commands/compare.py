@@ -185,7 +185,10 @@ def parse(words: list[str], description: str = "") -> Compare:
     values = usual | options.values(parsed)
     if values["data"] != default.data or values["root"] != default.root:
         shipped_only = experiment.preset(grid.preset).shipped_only
-        values |= {name: None for name in shipped_only if not options.is_given(name, words)}
+        without = {f.name: f.default for f in fields(default)}
+        values |= {
+            name: without[name] for name in shipped_only if not options.is_given(name, words)
+        }
     if isinstance(default, ScheduleOptions) and not options.is_given("milestones", words):
         values["milestones"] = default.for_epochs(values["epochs"]).milestones
     groups = tuple(int(word) if word.isdecimal() else word for word in parsed.groups)

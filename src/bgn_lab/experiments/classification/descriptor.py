@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from bgn.factory import NAMES
 from bgn_lab import paper, partners
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe
 from bgn_lab.experiments.classification.task import Classification
@@ -33,9 +34,9 @@ EXPERIMENT = Experiment(
     task=Classification,
     presets={
         "laptop": Preset(
-            ClassificationRecipe(stride=2, limit=3600, epochs=2),
-            "ResNet-8 on a part of Fashion-MNIST; seconds on two cores",
-            shipped_only=("stride", "limit"),
+            ClassificationRecipe(stride=2, limit=3600, epochs=7, simulate_workers=paper.WORKERS),
+            "ResNet-8 on a part of Fashion-MNIST, 8 workers; seconds on two cores",
+            shipped_only=("stride", "limit", "epochs", "simulate_workers"),
         ),
         "laptop-workers": Preset(
             ClassificationRecipe(
@@ -68,7 +69,12 @@ EXPERIMENT = Experiment(
         ),
     },
     grids={
-        "laptop": Grid(batch_sizes=(2, 8, 32), groups=("paper", 8)),
+        "laptop": Grid(
+            norms=(*NAMES, "bn+ws", "gn+ws", "bgn+ws"),
+            batch_sizes=(2, 8),
+            groups=("paper", "auto"),
+            seeds=3,
+        ),
         **{
             f"{size}-table-{number}": replace(own, preset=preset, help=help.format(what))
             for size, preset, what in (
