@@ -124,7 +124,7 @@ def tables(found: dict[Key, dict[str, Entry]]) -> str:
     parts = [
         "# Which G?\n",
         "Made by `python -m studies.which_g_report` from the runs of `python -m studies.which_g`; "
-        "see docs/which-g.md.\n",
+        "see docs/studies/small-data.md.\n",
     ]
     for where, epochs in dict.fromkeys(key[:2] for key in sorted(found)):
         sizes = sorted(key[2] for key in found if key[:2] == (where, epochs))
