@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bgn.groups import paper_groups
+from bgn.groups import AUTO, ENOUGH, FEW_IMAGES, paper_groups
 from bgn_lab.experiments.classification.recipe import ClassificationRecipe as Recipe
 from bgn_lab.report.collect import Run, read
 from studies.runner import add_options, engine_of, folder_name, run
@@ -46,7 +46,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "in": {"norm": "in"},
     "ln": {"norm": "ln"},
     "bgn 256+": {"norm": "bgn", "instances": 256},
-    "bgn 16+": {"norm": "bgn", "instances": 16},
+    "bgn 16+": {"norm": "bgn", "instances": ENOUGH},
+    "bgn auto": {"norm": "bgn", "groups": AUTO},
     "bgn G=8": {"norm": "bgn", "groups": 8},
     "bgn G=64": {"norm": "bgn", "groups": 64},
     "bgn G=256": {"norm": "bgn", "groups": 256},
@@ -87,6 +88,10 @@ def same_as(row: dict[str, Any], model: str, size: int) -> dict[str, Any]:
 
     It is the row itself, or one with a simpler name.
     """
+    if row.get("groups") == AUTO and size == 1:
+        return {**row, "groups": 1}
+    if row.get("groups") == AUTO and size >= FEW_IMAGES:
+        row = {"norm": "bgn", "instances": ENOUGH}
     if row.get("instances", math.inf) <= size * SMALLEST_MAP.get(model, 1):
         return {"norm": "bn"}  # no layer merges channels
     if row == {"norm": "bgn"} and {**row, "groups": paper_groups(size)} in ROWS.values():

@@ -2,6 +2,8 @@
 
     python -m studies.which_g_report --out results/which-g
 
+Rows that are in --out already stay, unless they were run again.
+
 The learning rate of a row is the one with the best validation accuracy of the first seed; its test
 accuracy is the mean over all seeds at that rate. The rival of a cell (data, network, schedule,
 batch size) is whichever of BN, GN, LN and IN is best on the validation images, so that the luckiest
@@ -89,6 +91,23 @@ def entries(runs: Iterable[Run]) -> dict[Key, dict[str, Entry]]:
             same = norms.label(Recipe(**same_as(row, model, size)))
             if same in rows:
                 rows[norms.label(Recipe(**row))] = rows[same]
+    return made
+
+
+def merged(
+    record: dict[Key, dict[str, Entry]], new: dict[Key, dict[str, Entry]]
+) -> dict[Key, dict[str, Entry]]:
+    """Rows of the record that no run at hand replaces, and the new ones."""
+    return {key: record.get(key, {}) | new.get(key, {}) for key in dict.fromkeys((*record, *new))}
+
+
+def recorded(path: Path) -> dict[Key, dict[str, Entry]]:
+    """Every row of every cell in a results.json; nothing where there is none."""
+    made: dict[Key, dict[str, Entry]] = {}
+    for row in json.loads(path.read_text()) if path.exists() else ():
+        key = row.pop("cell"), row.pop("epochs"), row.pop("batch_size")
+        name = row.pop("row")
+        made.setdefault(key, {})[name] = Entry(**row)
     return made
 
 
@@ -201,7 +220,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("results/which-g"))
     options = parser.parse_args()
-    found = entries(collect([FOLDER]))
+    found = merged(recorded(options.out / "results.json"), entries(collect([FOLDER])))
     options.out.mkdir(parents=True, exist_ok=True)
     text = tables(found)
     files.write(options.out / "table.md", text)

@@ -40,7 +40,8 @@ def look(name: str) -> dict[str, Any]:
     color, marker = STYLES[name.removesuffix(" + WS")]
     strong = name in ("BN", "BGN")
     return {
-        "color": color, "linestyle": "--" if name in STANDARDIZED else "-", "marker": marker, "label": name, "linewidth": 3.4 if strong else 1.8,
+        "color": color, "marker": marker, "label": name,
+        "linestyle": "--" if name in STANDARDIZED else "-", "linewidth": 3.4 if strong else 1.8,
         "markersize": 16 if marker == "*" else 9, "zorder": 3 if strong else 2,
     }  # fmt: skip
 

@@ -8,13 +8,12 @@ and docs/assets/which-g-regret.png, which shows the rows and cells of the page's
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from typing import Any
 
 from docs.figures import style
-from studies.which_g_report import FLOOR, HELD_OUT, MIXTURES, Entry, Key, mixed, regrets
+from studies.which_g_report import FLOOR, HELD_OUT, MIXTURES, Entry, Key, mixed, recorded, regrets
 
 FIXED = re.compile(r"BGN, G = (\d+)")
 GROUPS = (1, 8, 64, 256)
@@ -24,16 +23,6 @@ TITLES = {
     "mini20, resnet10": "miniImageNet, ResNet-10",
 }
 SHOWN = ("IN up to 2 images, BN above", "GN up to 2 images, BN above")  # of the mixtures
-
-
-def record() -> dict[Key, dict[str, Entry]]:
-    """Every row of every cell."""
-    made: dict[Key, dict[str, Entry]] = {}
-    for row in json.loads((style.RESULTS / "which-g/results.json").read_text()):
-        key = row.pop("cell"), row.pop("epochs"), row.pop("batch_size")
-        name = row.pop("row")
-        made.setdefault(key, {})[name] = Entry(**row)
-    return made
 
 
 def groups(found: dict[Key, dict[str, Entry]]) -> None:
@@ -97,7 +86,7 @@ def regret(found: dict[Key, dict[str, Entry]]) -> None:
 
 
 def main() -> None:
-    found = record()
+    found = recorded(style.RESULTS / "which-g/results.json")
     groups(found)
     regret(found)
 

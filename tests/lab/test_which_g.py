@@ -9,7 +9,7 @@ import pytest
 import torch
 from studies import which_g, which_g_measure
 from studies.runner import folder_name
-from studies.which_g_report import entries, regrets, tables
+from studies.which_g_report import entries, merged, recorded, regrets, tables
 from torch import nn
 
 import bgn
@@ -146,3 +146,28 @@ def test_a_run_is_measured_whole(tmp_path: Path) -> None:
     assert -1 <= found["gradient_agreement"] <= 1
     assert 0 <= found["recalibrated"] <= 1
     assert "BGN, G = 2" in which_g_measure.table([found])
+
+
+def test_rows_of_the_record_stay_unless_they_were_run_again(tmp_path: Path) -> None:
+    run(tmp_path / "runs", 60, 55, norm="bn")
+    run(tmp_path / "runs", 40, 41, norm="gn")
+    (key,) = first = entries(collect([tmp_path / "runs"]))
+    plain = [
+        {"cell": key[0], "epochs": key[1], "batch_size": key[2], "row": row, **vars(entry)}
+        for row, entry in first[key].items()
+    ]
+    (tmp_path / "results.json").write_text(json.dumps(plain))
+    assert recorded(tmp_path / "results.json") == first
+    assert recorded(tmp_path / "none.json") == {}
+    run(tmp_path / "later", 70, 65, norm="bn")
+    run(tmp_path / "later", 50, 51, norm="ln")
+    (rows,) = merged(first, entries(collect([tmp_path / "later"]))).values()
+    assert [rows[name].test for name in ("BN", "GN", "LN")] == [65, 41, 51]
+
+
+def test_auto_is_run_where_it_is_a_row_of_its_own() -> None:
+    auto = which_g.ROWS["bgn auto"]
+    assert which_g.same_as(auto, "resnet10", 1) == {"norm": "bgn", "groups": 1}
+    assert which_g.same_as(auto, "resnet10", 2) == auto
+    assert which_g.same_as(auto, "resnet10", 8) == {"norm": "bn"}
+    assert which_g.same_as(auto, "resnet10", 4) == auto
