@@ -67,29 +67,38 @@ class Search(NamedTuple):
     """What is known of a row's learning rate."""
 
     tried: tuple[Recipe, ...] = ()
-    """Runs to the end, wanted or done; none until all short runs are done."""
+    """Runs to the end, wanted or done; none until the short runs are done."""
     best: Recipe | None = None
     """The best of these; None until no rate is left to try."""
+    short: tuple[Recipe, ...] = ()
+    """A short run that is wanted: the best run to the end has a rate at an edge."""
 
 
 def search(row: Row, rates: Sequence[float], ledger: Ledger, most: int) -> Search:
     """Choose the rate of a row by runs to the end, for short runs mislead.
 
-    The first has the best rate of the short runs, which are widened to at most ``most``; then, one
-    at a time, comes a rate next to the best so far, unless its short run was less than half as good
-    as the best.
+    The first has the best rate of the short runs. Then come the neighbors of the best rate so far,
+    one at a time; a neighbor whose short run was less than half as good as the best is left out.
+    Short runs are widened where the best rate is at an edge, to at most ``most`` rates.
     """
-    widest = widened(row, rates, ledger, most)
-    short = {run.recipe.lr: score(run) for run in runs(row, widest, ledger)}
-    if len(short) < len(widest):
+    order = list(widened(row, rates, ledger, most))
+    short = {run.recipe.lr: score(run) for run in runs(row, order, ledger)}
+    if len(short) < len(order):
         return Search()
-    order, climb = sorted(short), [max(short, key=lambda lr: short[lr])]
+    climb = [max(short, key=lambda lr: short[lr])]
     while True:
         full = {lr: replace(row.full, lr=lr) for lr in climb}
         done = {lr: score(run) for lr in climb if (run := ledger.get(full[lr])) is not None}
         if len(done) < len(climb):
             return Search(tuple(full.values()))
         top = max(done, key=lambda lr: done[lr])
+        if top in (order[0], order[-1]) and len(order) < most:
+            further = replace(row.short, lr=top / STEP if top == order[0] else top * STEP)
+            run = ledger.get(further)
+            if run is None:
+                return Search(tuple(full.values()), short=(further,))
+            short[further.lr] = score(run)
+            order = sorted(short)
         place = order.index(top)
         near = [lr for lr in order[max(place - 1, 0) : place + 2] if lr not in climb]
         left = [lr for lr in near if 2 * short[lr] >= max(short.values())]

@@ -17,9 +17,7 @@ PAPER_SCHEDULE = {2: 1, 4: 2, 8: 16, 16: 64, 32: 128, 64: 256, 128: 512}
 AUTO = "auto"
 PAPER = "paper"
 CHANNELS = "channels"  # as many groups as channels, which is batch normalization
-ENOUGH = (
-    16  # values per statistic: merging more channels cost accuracy (docs/studies/small-data.md)
-)
+ENOUGH = 16  # values per statistic: merging more cost accuracy (docs/studies/small-data.md)
 FEW_IMAGES = 8  # below, a channel's statistics are too noisy to learn ImageNet with
 MOST_OF_FEW = 16  # groups for so few images
 

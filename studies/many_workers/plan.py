@@ -98,7 +98,7 @@ def wanted(stage: Stage, mini: Path, ledger: Ledger) -> Iterator[Recipe]:
     if not CELLS[stage.cell].paper:
         yield from _short(rows.values(), ledger)
     found = [search(stage.cell, name, mini, ledger) for name in own]
-    yield from (recipe for one in found for recipe in one.tried)
+    yield from (recipe for one in found for recipe in (*one.short, *one.tried))
     for seed in filter(None, stage.seeds):  # seed 0 is among the former
         yield from (replace(one.best, seed=seed) for one in found if one.best is not None)
 

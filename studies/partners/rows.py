@@ -39,8 +39,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "bn, momentum 0.01": SLOW,
     "bgn, momentum 0.01": {"groups": 1, **SLOW},
 }
-"""By name, the most informative first. ``num_groups="auto"`` is BN in every layer of this network
-at two images, so it needs no rows of its own."""
+"""By name, the most informative first. ``num_groups="auto"`` was BN in every layer of this
+network at two images when the study ran, so it has no rows."""
 
 EPOCHS, SHORT = 10, 3
 """Length of the runs that are compared, and of those that choose a learning rate."""

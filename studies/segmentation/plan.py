@@ -104,7 +104,7 @@ def wanted(stage: Stage, sources: Sources, ledger: Ledger) -> Iterator[Recipe]:
     own = names(stage, sources, ledger)
     yield from _short(stage.cell, own, sources, ledger)
     found = [search(stage.cell, name, sources, ledger) for name in own]
-    yield from (recipe for one in found for recipe in one.tried)
+    yield from (recipe for one in found for recipe in (*one.short, *one.tried))
     for seed in filter(None, stage.seeds):  # seed 0 is among the former
         yield from (replace(one.best, seed=seed) for one in found if one.best is not None)
 

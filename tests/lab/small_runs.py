@@ -14,4 +14,11 @@ TINY = [
     "2",
     "--jobs",
     "2",
+    "--simulate-workers",
+    "1",
+    "--groups",
+    "paper",
+    "8",
+    "--seeds",
+    "2",
 ]

@@ -167,9 +167,9 @@ def test_a_run_from_the_command_line(
     ]
     assert cli.main([*words, "--epochs", "1", "--batch-size", "8"]) == 0
     (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.startswith("fashion-mnist-resnet8-bgn-i16-b8-s0-")
+    assert folder.name.startswith("fashion-mnist-resnet8-bgnauto-b8-s0-")
     recipe = json.loads((folder / "recipe.json").read_text())
-    assert (recipe["groups"], recipe["instances"], recipe["limit"]) == (None, 16, 100)
+    assert (recipe["groups"], recipe["instances"], recipe["limit"]) == ("auto", None, 100)
     assert "BGN, 16+ values, batch 8" in capsys.readouterr().out
 
 

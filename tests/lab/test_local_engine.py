@@ -20,6 +20,7 @@ from bgn_lab.training.record import ABOUT, METRICS, RESULT
 # epochs of some seconds, and too many of them
 OPTIONS = ["--width", "4", "--stride", "2", "--limit", "600", "--jobs", "2"]
 COMPARE = ["compare", *OPTIONS, "--norms", "bn", "gn", "--batch-sizes", "2", "--epochs", "900"]
+COMPARE += ["--seeds", "2", "--simulate-workers", "1"]
 TUNE = ["tune", *OPTIONS, "--batch-size", "2", "--epochs", "900", "--seeds", "1"]
 SEARCHES = ["run", "manas-search", "--preset", "laptop", "--searches", "2", "--limit", "200"]
 SEARCHES += ["--cells", "3", "--epochs", "900", "--jobs", "2"]

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 TINY = Recipe(width=4, stride=2, limit=200, batch_size=8, epochs=2, onednn=True)
 BGN = [sys.executable, "-m", "bgn_lab"]
 WORDS = ["--width", "4", "--stride", "2", "--limit", "2000", "--batch-sizes", "8", "--seeds", "1"]
-WORDS += ["--norms", "bn", "gn"]
+WORDS += ["--norms", "bn", "gn", "--simulate-workers", "1"]
 
 
 def test_the_same_bits_with_submitits_local_executor(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What to convert a model to: what did best in our studies, by training and batch size.
 
-This is the only place that says so in code; docs/which-g.md has the studies.
+This is the only place that says so in code; docs/which-g.md sums up the studies.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ NEW = {
     2: Recommendation(
         8, standardize=True, why="with eight workers of 2 images 2.1 ± 2.0 points ahead of BN"
     ),
-    8: Recommendation(CHANNELS, why="BN did best from 8 to 128 images"),
+    8: Recommendation(CHANNELS, why="without partners BN did best from 8 to 128 images"),
     256: Recommendation(512, why="slices of channels were ahead of BN from 256 images on"),
 }
 

@@ -212,7 +212,7 @@ def _options(experiment: Experiment, preset: str, grid: Grid) -> list[tuple[str,
     kinds = (
         f"bn in ln gn pn gbgn bgn, or PACKAGE:CLASS; each may have partners: {partners.ACCEPTED}"
     )
-    rows = "G of BGN, a row each: numbers, paper (the paper's G) or auto (by the size of the maps)"
+    rows = "G of BGN, a row each: numbers, paper (the paper's G) or auto (by maps and batch size)"
     found: list[tuple[str, Any, Any, str]] = [
         ("experiment", str, experiment.name, names),
         ("preset", str, preset, f"other defaults: {grids}"),

@@ -23,7 +23,7 @@ PARTNERS = {
 }
 GROUPS = {
     r"paper's G": "number of groups as in the paper: on ImageNet 1 at 2 images, up to 512 at 128",
-    r"auto": "as many groups as leave 16 values per statistic; at 2 to 7 images 16 at most",
+    r"auto": "as many groups as leave 16 values per statistic; 16 at most at 2 to 7 images, 1 at 1",
     r"G = \d+": "number of groups, the same in every layer",
     r"\d+\+ values": "as many groups of whole channels as leave so many values per statistic",
 }

@@ -72,7 +72,7 @@ class AdaptationRecipe(
     """first loops that learn from the source alone, for networks without pretrained weights"""
     groups: int | None = field(default=None, metadata={"type": int | GroupWord | None})
     """G of bgn, gn or gbgn; by default the paper's for the task of Office-31 (bgn), else by its
-    schedule; auto (bgn): by the size of the maps"""
+    schedule; auto (bgn): by maps and batch size"""
     printed: Printed = "text"
     """source of G for ad and aw: the paper's text (1 and 8), or a row of its table that it does not
     print (8 and 1)"""

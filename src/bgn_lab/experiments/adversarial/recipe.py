@@ -45,7 +45,7 @@ class AdversarialRecipe(
     """wrn-DEPTH-WIDTH, of depth 10, 16, 22, ...; or any of `bgn run classification`"""
     groups: int | None = field(default=None, metadata={"type": int | GroupWord | None})
     """G of bgn, gn or gbgn; by default the paper's 128 (bgn, gn: slices of C, H, W where there are
-    fewer channels); auto (bgn): by the size of the maps"""
+    fewer channels); auto (bgn): by maps and batch size"""
     batch_size: int = 128
     """images that are normalized together"""
     epochs: int = 6

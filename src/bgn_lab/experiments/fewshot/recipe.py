@@ -50,7 +50,7 @@ class FewShotRecipe(
     """channels of the first block; by default 64"""
     groups: int | None = field(default=None, metadata={"type": int | GroupWord | None})
     """G of bgn, gn or gbgn; by default 256 for bgn, the largest power of two that divides every
-    layer (the paper does not say); auto (bgn): by the size of the maps"""
+    layer (the paper does not say); auto (bgn): by maps and batch size"""
     activation: Activation = "relu"
     """relu or swish"""
     negative: bool = False

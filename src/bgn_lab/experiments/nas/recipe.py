@@ -128,7 +128,7 @@ class DartsRecipe(SearchRecipe, CompileOptions):
 
     groups: int | None = field(default=None, metadata={"type": int | GroupWord | None})
     """G of bgn, gn or gbgn; by default the paper's: 32 (gn; 2 for each channel of the first cell if
-    that is fewer), 256 (bgn); auto (bgn): by the size of the maps"""
+    that is fewer), 256 (bgn); auto (bgn): by maps and batch size"""
     order: Order = "second"
     """order of the architecture's gradient: first (at the current weights) or second (after a step
     of the weights, slower)"""
@@ -156,7 +156,7 @@ class ManasRecipe(SearchRecipe):
 
     groups: int | None = field(default=None, metadata={"type": int | GroupWord | None})
     """G of bgn, gn or gbgn; by default the paper's: 32 (gn; 2 for each channel of the first cell if
-    that is fewer), 64 (bgn); auto (bgn): by the size of the maps"""
+    that is fewer), 64 (bgn); auto (bgn): by maps and batch size"""
     credit: Credit = "squares"
     """how agents learn what their choices contributed: squares (MANAS-LS) or importance weights
     (MANAS), which are noisier"""
