@@ -170,7 +170,7 @@ def test_a_run_from_the_command_line(
     assert folder.name.startswith("fashion-mnist-resnet8-bgnauto-b8-s0-")
     recipe = json.loads((folder / "recipe.json").read_text())
     assert (recipe["groups"], recipe["instances"], recipe["limit"]) == ("auto", None, 100)
-    assert "BGN, 16+ values, batch 8" in capsys.readouterr().out
+    assert "BGN, auto, batch 8" in capsys.readouterr().out
 
 
 def test_a_foreign_recipe_does_not_reach_the_terminal_raw(
