@@ -41,6 +41,15 @@ def test_a_new_model(batch_size: int, groups: int, standardized: bool) -> None:
     assert isinstance(model[0], Standardized) is standardized  # type: ignore[index]
 
 
+def test_few_images_leave_channels_whole() -> None:
+    """Eight groups of four channels would be smaller, and noisier, than those of BN."""
+    for batch_size, groups in {2: 4, 256: 512}.items():
+        model: Any = bgn.convert(
+            nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), batch_size=batch_size
+        )
+        assert model[1].num_groups == groups
+
+
 @pytest.mark.parametrize(("batch_size", "renorm"), [(1, True), (2, True), (7, True), (8, False)])
 def test_a_trained_model_keeps_its_output(batch_size: int, renorm: bool) -> None:
     model = trained().eval()

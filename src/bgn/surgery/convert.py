@@ -175,7 +175,8 @@ def convert(
         if G is None:
             continue
         if snap and C:
-            G = nearest_groups(C, G)
+            whole = chosen is not None and batch_size is not None and batch_size < recommend.MANY
+            G = nearest_groups(C, min(G, C) if whole else G)
         if row.fixed_groups is not None:
             G = row.fixed_groups(C)
         center = options.get("center", CHANNEL if kind.channel_means else GROUP)

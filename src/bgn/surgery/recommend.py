@@ -37,6 +37,9 @@ class Recommendation:
         return f"{', '.join(words)}, for {self.model}: {self.why}"
 
 
+MANY = 256
+"""Images from which on groups may be smaller than a channel."""
+
 # By the least number of images that one process normalizes together. Differences are points of test
 # accuracy, with 95 % intervals.
 TRAINED = {
@@ -58,7 +61,7 @@ NEW = {
         8, standardize=True, why="with eight workers of 2 images 2.1 ± 2.0 points ahead of BN"
     ),
     8: Recommendation(CHANNELS, why="without partners BN did best from 8 to 128 images"),
-    256: Recommendation(512, why="slices of channels were ahead of BN from 256 images on"),
+    MANY: Recommendation(512, why="slices of channels were ahead of BN from 256 images on"),
 }
 
 
