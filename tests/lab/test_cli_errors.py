@@ -56,7 +56,7 @@ CASES = {
     "compare --groups 5000": "--groups 5000 exceeds the 3136 features",
     "compare --jobs 0": "--jobs 0 is not positive",
     "compare --batch-sizes 0": "--batch-sizes 0 is not positive; expected an int of at least 1",
-    "compare --batch-sizes 100000": "--batch-sizes 100000 times --simulate-workers 1 times"
+    "compare --batch-sizes 100000": "--batch-sizes 100000 times --simulate-workers 8 times"
     " --accumulate 1 exceeds the 3240 training images",
     "compare --nesterov --momentum 0": "--nesterov needs a momentum above 0; --momentum 0",
     "compare --preset lptop": "did you mean 'laptop'?",

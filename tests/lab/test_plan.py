@@ -207,7 +207,18 @@ def test_measured_and_planned_with_again(
     x = draws.integers(0, 255, (80, 8, 8, 3), np.uint8)
     np.savez("own.npz", x_train=x, y_train=np.arange(80) % 2, x_test=x, y_test=np.arange(80) % 2)
     words = ["plan", "--data", "own.npz", "--width", "4", "--epochs", "3", "--validation", "0"]
-    words += ["--norms", "bn", "bgn+ws", "--batch-sizes", "2", "8", "--groups", "paper"]
+    words += [
+        "--norms",
+        "bn",
+        "bgn+ws",
+        "--batch-sizes",
+        "2",
+        "8",
+        "--groups",
+        "paper",
+        "--seeds",
+        "2",
+    ]
     words += ["--simulate-workers", "2", "--jobs", "2", "--price", "2"]
     assert cli.main([*words, "--seconds", "4"]) == 0
     text = capsys.readouterr().out
