@@ -3,8 +3,8 @@
     python -m studies.many_workers.run --mini mini100_32.npz --hours 2
 
 Stages run in the order of studies.many_workers.plan, the most informative first. The command stops
-after the hours given, and resumes where it was stopped. Every run that was trained to the end is
-diagnosed, see studies.many_workers.diagnosis. Test accuracies are read by the report alone.
+after the hours given, and resumes where it was stopped. The first seed of every row is diagnosed at
+its best rate, see studies.many_workers.diagnosis. Test accuracies are read by the report alone.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from studies.ledger import Ledger
-from studies.many_workers.cells import SHORT
 from studies.many_workers.diagnosis import Diagnoses
-from studies.many_workers.plan import STAGES, wanted
+from studies.many_workers.plan import STAGES, best, names, wanted
 from studies.runner import add_options, engine_of, folder_name, run_all
 
 FOLDER = Path("runs/many-workers")
@@ -41,10 +40,12 @@ def main() -> None:
         seeds = ", ".join(map(str, stage.seeds))
         print(f"{stage.cell}, {stage.rows} rows, seeds {seeds}", flush=True)
         done = run_all(partial(wanted, stage, mini, ledger), FOLDER, where, end, ledger)
-        for own in wanted(stage, mini, ledger):
+        chosen = (best(stage.cell, name, mini, ledger) for name in names(stage, mini, ledger))
+        for own in chosen:
+            if own is None or own not in ledger or own in diagnoses:
+                continue
             folder = FOLDER / folder_name(own)
-            finished = own in ledger and own.epochs > SHORT and own not in diagnoses
-            if finished and folder.exists():
+            if folder.exists():  # of a run of this machine
                 diagnoses.add(own, folder)
         if not done:
             return
