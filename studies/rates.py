@@ -38,9 +38,8 @@ def runs(row: Row, rates: Sequence[float], ledger: Ledger) -> list[Run]:
 
 
 def score(run: Run) -> float:
-    """What runs are judged by on validation images, such as accuracy or mean IoU; 0 where the run
-    did not converge."""
-    if run.result is None or run.failed:
+    """What runs are judged by on validation images, such as accuracy or mean IoU."""
+    if run.result is None:
         return 0.0
     return run.result.measure(run.recipe.curves[0].key) or 0.0
 
