@@ -94,7 +94,7 @@ docs: $(READY)  ## the documentation, into site/
 	$(VENV)/bin/zensical build --strict --clean
 
 figures: $(READY)  ## draw the pictures of the documentation anew
-	for name in partitions compare speed which_g; do \
+	for name in partitions compare speed which_g many_workers; do \
 	  $(VENV)/bin/python -m docs.figures.$$name || exit 1; \
 	done
 

@@ -68,7 +68,7 @@ def main() -> None:
         if name in large:
             mean = statistics.mean(large[name].tests.values())
             axes.axvline(mean, color="black", linestyle=dashes, label=f"{label}: {mean:.1f}")
-    if large:
+    if axes.get_legend_handles_labels()[0]:
         drawn.legend(loc="outside lower center", ncols=2, frameon=False)
     axes.set_xlim(0, axes.get_xlim()[1] * 1.06)
     style.save(drawn, "many-workers")

@@ -19,7 +19,17 @@ from studies import curves, rates
 from studies.intervals import compared, spread
 from studies.ledger import Ledger
 from studies.many_workers import diagnosis, verdicts
-from studies.many_workers.cells import CELLS, EPOCHS, MOST_RATES, RATES, ROWS, SHORT, STEP, row
+from studies.many_workers.cells import (
+    ALONE,
+    CELLS,
+    EPOCHS,
+    MOST_RATES,
+    RATES,
+    ROWS,
+    SHORT,
+    STEP,
+    row,
+)
 from studies.many_workers.diagnosis import Diagnoses
 from studies.many_workers.plan import FIRST, best, deciding
 from studies.many_workers.run import DIAGNOSES, LEDGER, RESULTS
@@ -58,7 +68,10 @@ class Row:
 
 
 def collect(mini: Path, ledger: Ledger, diagnoses: Diagnoses) -> dict[str, list[Row]]:
-    """Rows that were trained to the end, by cell, the best on validation images first."""
+    """Rows that were trained to the end, by cell, the best on validation images first.
+
+    A cell that has nothing but runs of others is left out.
+    """
     found: dict[str, list[Row]] = {}
     for cell in CELLS:
         chosen = {name: best(cell, name, mini, ledger) for name in ROWS}
@@ -75,7 +88,8 @@ def collect(mini: Path, ledger: Ledger, diagnoses: Diagnoses) -> dict[str, list[
                     diagnoses.get(recipe) or {},
                 )
             )
-    return found
+    shared = {name for name in ROWS if name.partition("+")[0] in ALONE}
+    return {cell: rows for cell, rows in found.items() if {own.name for own in rows} - shared}
 
 
 def accuracies(rows: Sequence[Row]) -> str:
